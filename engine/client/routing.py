@@ -475,6 +475,12 @@ def _unavailable(
     job: Job, member: MemberView, view: ClusterView | None
 ) -> PartitionUnavailableError:
     partition = min(job.partitions, default=0)
+    if view is not None and partition in view.lost:
+        return PartitionUnavailableError(
+            f"partition {partition} is lost: the disks of all who had it are gone",
+            partition=partition,
+            hint="Let it go on from an older copy, or with nothing: `tidelog cluster reset`.",
+        )
     if view is not None and job.partitions and len(view.copies[partition]) > 1:
         text = f"was served by the member at {member.address}, which is not there, and no other "
         text += "copy can take over yet"

@@ -44,6 +44,8 @@ class ClusterView:
     """Partitions whose primary is away, and that another copy is about to take over."""
     copies: Sequence[Sequence[int]]
     """For each partition the places in ``members`` of those in its in-sync set."""
+    lost: frozenset[int]
+    """Partitions of which every copy that counts is on a disk that is gone."""
 
     def serving(self, partition: int) -> MemberView:
         """Return the member that serves a partition."""
@@ -57,6 +59,7 @@ def view_of(fields: Sequence[Any]) -> ClusterView:
     """
     try:
         decided, members, spaces, namespaces, primaries, epochs, coming, copies = fields[:8]
+        lost = fields[8] if len(fields) > 8 else ()
         told = tuple(MemberView(*row[:4]) for row in members)
         records = [
             NamespaceRecord(
@@ -87,8 +90,9 @@ def view_of(fields: Sequence[Any]) -> ClusterView:
     by_id = {record.id: record for record in records}
     by_name = {record.name: record for record in records if not record.hidden}
     return ClusterView(
-        decided, told, divided, by_id, by_name, primaries, epochs, frozenset(coming), copies
-    )
+        decided, told, divided, by_id, by_name, primaries, epochs, frozenset(coming), copies,
+        frozenset(lost),
+    )  # fmt: skip
 
 
 def _is_member(member: MemberView) -> bool:

@@ -39,7 +39,6 @@ from .log import NodeLog
 
 FORM = 1
 """The version of the lines, which are those of ``tidelog kv export``."""
-NEW_NAME = "new.tmp"
 BLOCK_BYTES, BLOCK_ROWS = 512 << 10, 1024
 
 log = logging.getLogger("tidelog.node")
@@ -55,6 +54,7 @@ class Aside:
         self._kept: dict[int, tuple[int, int]] = {}
         """Of each partition that was kept, the newest epoch of the copy, and its HWM."""
         self._begun: set[int] = set()
+        self._one_at_a_time = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -116,6 +116,11 @@ class Aside:
             await self._keep(partition)
 
     async def _keep(self, partition: int) -> None:
+        async with self._one_at_a_time:
+            if self._is_left_behind(partition):
+                await self._keep_now(partition)
+
+    async def _keep_now(self, partition: int) -> None:
         state, run = self._log.state, self._files.environment.run
         place = f"{self._files.path}/{ASIDE_NAME}"
         epoch, upto = here = self._here(partition)
@@ -206,13 +211,14 @@ class _Writer:
     """One file, which gets its name when it is closed."""
 
     def __init__(self, directory: Directory, number: int, name: str, made: NamespaceRecord) -> None:
-        if NEW_NAME in directory.names():
-            directory.unlink(NEW_NAME)
+        self._new = f"{name}.tmp"
+        if self._new in directory.names():
+            directory.unlink(self._new)
         self.number = number
         self._directory = directory
         self._name = name
         self._map = made.name
-        self._file: LogFile = directory.create(NEW_NAME)
+        self._file: LogFile = directory.create(self._new)
         self._at = 0
         self._lines: list[str] = []
         self._size = 0
@@ -251,5 +257,5 @@ class _Writer:
             self._file.sync()
         finally:
             self._file.close()
-        self._directory.rename(NEW_NAME, self._name)
+        self._directory.rename(self._new, self._name)
         self._directory.sync()

@@ -43,6 +43,8 @@ ALIVE_S = 1.0
 """Seconds between two words of a copy that is busy with its data file."""
 PATIENCE_S = 10.0
 """Seconds without a piece of a primary, behind which its full copies begin anew."""
+WAIT_S_MIN = 0.001
+"""Seconds that are waited at least: clocks differ in their last digits."""
 
 log = logging.getLogger("tidelog.node")
 
@@ -282,7 +284,7 @@ class TakingIn:
             if left <= 0:
                 return False
             filling.news = trio.Event()
-            with trio.move_on_after(left):
+            with trio.move_on_after(max(left, WAIT_S_MIN)):
                 await filling.news.wait()
         return True
 

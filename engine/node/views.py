@@ -27,6 +27,7 @@ def baseline_of(topology: Topology) -> Mapping[str, Any]:
         "wanted": [[m.bytes, known.wanted] for m, known in members if known.wanted is not None],
         "auto_join": topology.auto_join,
         "lost": list(topology.lost),
+        "lost_members": [member.bytes for member, known in members if known.lost],
     }
 
 
@@ -53,6 +54,7 @@ def told_view(topology: Topology) -> list[object]:
         [copies.epoch for copies in topology.partitions],
         [partition for partition in topology.orphaned if partition not in topology.deserted],
         [[places[copy.member] for copy in copies.in_sync] for copies in topology.partitions],
+        list(topology.lost),
     ]
 
 

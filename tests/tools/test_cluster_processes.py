@@ -293,12 +293,31 @@ def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes
     refused = run("cluster", "start", place, "n2")
     assert refused.exit_code != 0
     assert "was declared lost" in refused.stderr
+    seats = document(run("cluster", "baseline", "show", place, "--json"))["members"]
+    assert [seat["stage"] for seat in seats if seat["member"] == "n2"] == ["lost"]
     assert run("db", "verify", place / "n1").exit_code == 0  # while it runs
     assert run("cluster", "down", place).exit_code == 0
     for name in ("n1", "n2", "n3"):
         checked = document(run("db", "verify", place / name, "--json"))
         assert (checked["whole"], checked["maps"]) == (True, 1)
         assert document(run("wal", "verify", place / name, "--json"))["whole"]
+    again = run("cluster", "up", "--dir", place)
+    assert again.exit_code == 0, "who is lost is not waited for: " + again.stderr
+    assert run("cluster", "reset", place, lost).exit_code == 2
+
+
+def test_nobody_is_reached_at_every_address_of_a_machine(run: Run, tmp_path: Path) -> None:
+    with tidelog.open(tmp_path / "s") as db:
+        db.map("m")
+    for words in (
+        ("adopt", tmp_path / "s", "--listen", "0.0.0.0:7400"),
+        ("init", tmp_path / "i", "--name", "a", "--members", "a=[::]:7400"),
+        ("run", tmp_path / "r", "--join", "127.0.0.1:1", "--listen", "0.0.0.0:7400", "--insecure"),
+    ):
+        refused = run("server", *words)
+        assert refused.exit_code == 2
+        assert "none at which others reach it" in refused.stderr
+    tidelog.open(tmp_path / "s").close()
 
 
 def test_losses_that_are_ignored_go_on_by_themselves(run: Run, place: Path) -> None:

@@ -25,7 +25,7 @@ from uuid import UUID
 from .shares import Share
 from .standing import MemberStatus, Picture
 
-Stage = Literal["in", "joining", "entering", "waiting", "leaving", "out"]
+Stage = Literal["in", "joining", "entering", "waiting", "leaving", "out", "lost"]
 
 SEAT_COLUMNS = ("member", "stage", "votes", "holds", "state", "copies", "to_come", "to_go")
 
@@ -82,6 +82,8 @@ def _seat_of(
 
 def _stage_of(member: UUID, newest: MemberStatus, *, holds: bool) -> Stage:
     wanted = newest.wanted.get(member)
+    if member in newest.lost_members:
+        return "lost"
     if member not in newest.known:
         return "joining"
     if wanted is False:
@@ -137,7 +139,7 @@ def advice(seats: Sequence[Seat], folder: str) -> list[str]:
         elif seat.stage == "in" and seat.state == "down":
             lines.append(
                 f"{name} is away, and its vote is missing: `tidelog cluster start {place} {name}`; "
-                f"if it is lost, `tidelog cluster baseline remove {place} {name}`"
+                f"if its disk is gone, `tidelog cluster lose {place} {name}`"
             )
     return lines
 

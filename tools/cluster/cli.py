@@ -26,6 +26,7 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ...affinity.topology import LOSS_POLICIES, LossPolicy
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from ..shell.exits import RefusedError
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
 from .baseline import (
     SEAT_COLUMNS,
@@ -44,6 +45,7 @@ from .growing import newcomer_of, wait_until, want
 from .losing import (
     LOSS_COLUMNS,
     best_copy,
+    check_reset,
     choose_policy,
     declare_lost,
     loss_rows,
@@ -383,7 +385,12 @@ def kill(ctx: click.Context, directory: str, node: str) -> None:
 def start(ctx: click.Context, directory: str, node: str) -> None:
     """Start NODE again; return when it serves, or answers if there is no majority."""
     found = read_cluster(directory)
-    found.member(node)
+    if found.member(node).lost:
+        raise RefusedError(
+            f"{node} was declared lost: it never comes back",
+            hint="Let a new member join: `tidelog cluster join "
+            f"{shlex.quote(directory)}`. What its disk has stays there.",
+        )
     with changing(directory):
         make_members(directory, found, [node])
         start_members(directory, [node], partial(note, settings_of(ctx)))
@@ -450,7 +457,8 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
             hint=f"If its disk may be read again, start it: `tidelog cluster start "
             f"{shlex.quote(directory)} {node}`. If not, give --yes.",
         )
-    declare_lost(directory, found, node)
+    with changing(directory):
+        declare_lost(directory, read_cluster(directory), node)
     lost = told_losses(directory, found)["lost"]
     note(settings_of(ctx), f"{node} is lost")
     if lost:
@@ -479,6 +487,7 @@ def reset(
         found.member(source)
     for number in numbers:
         picture, _, _ = _look_at(directory, found, number)
+        check_reset(directory, picture, number, source)
         if source is not None:
             name = source
         elif empty:
@@ -527,11 +536,17 @@ def rescue(ctx: click.Context, directory: str, lost: tuple[str, ...], yes: bool)
     only the others had is lost, and `reset` lets it go on. Behind it: `up`.
     """
     settings = settings_of(ctx)
-    found = read_cluster(directory)
-    for name in lost:
-        found.member(name)
     with changing(directory):
+        found = read_cluster(directory)
+        known = {member.name for member in found.members}
+        if lost and known.isdisjoint(lost):
+            note(settings, f"{', '.join(lost)}: not of the cluster any more")
+            return
         left = members_left(directory, found, lost)
+        if not left:
+            raise UsageError(
+                "no member is left", hint="Name fewer of them with --lost, or bring a disk back."
+            )
         if not yes:
             others = ", ".join(one.name for one in found.members if one.name not in left)
             raise UsageError(

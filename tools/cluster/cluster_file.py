@@ -11,7 +11,8 @@
     pid = 4711
 
 A member that came later, by `tidelog cluster join`, has ``joined = true``, and ``voter = true`` if
-it holds no data.  Those without began the cluster together.  A cluster whose members enter only
+it holds no data.  Those without began the cluster together.  One that was declared lost has
+``lost = true``.  A cluster whose members enter only
 when they are asked to has ``auto_join = false``.
 
 A directory is that of a member, within that of the file.  ``pid`` is 0 unless the member was
@@ -54,6 +55,8 @@ class LocalMember:
     """Whether it came when the cluster had begun."""
     voter: bool = False
     """Whether it came to vote, without data."""
+    lost: bool = False
+    """Whether its disk was declared lost: it never runs again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,11 @@ class LocalCluster:
         """The members that began the cluster together."""
         return tuple(member for member in self.members if not member.joined)
 
+    @property
+    def left(self) -> tuple[LocalMember, ...]:
+        """The members that were not declared lost."""
+        return tuple(member for member in self.members if not member.lost)
+
     def member(self, name: str) -> LocalMember:
         """Return the member of that name."""
         for member in self.members:
@@ -82,6 +90,11 @@ class LocalCluster:
                 return member
         names = ", ".join(member.name for member in self.members)
         raise NotFoundError(f"there is no member {name!r}", hint=f"The members are {names}.")
+
+    def without(self, name: str) -> LocalCluster:
+        """Return the same with a member that is lost."""
+        members = (replace(m, lost=True, pid=0) if m.name == name else m for m in self.members)
+        return replace(self, members=tuple(members))
 
     def with_pid(self, name: str, pid: int) -> LocalCluster:
         """Return the same with another process of a member."""
@@ -108,7 +121,7 @@ def toml_of(cluster: LocalCluster) -> str:
             f'directory = "{member.directory}"',
             f"pid = {member.pid}",
         ]
-        lines += [f"{name} = true" for name in ("joined", "voter") if getattr(member, name)]
+        lines += [f"{name} = true" for name in ("joined", "voter", "lost") if getattr(member, name)]
     return "\n".join([*lines, ""])
 
 
@@ -157,6 +170,7 @@ def _member_of(row: dict[str, Any]) -> LocalMember:
         pid=_typed(int, row, "pid"),
         joined=_typed(bool, {"joined": False, **row}, "joined"),
         voter=_typed(bool, {"voter": False, **row}, "voter"),
+        lost=_typed(bool, {"lost": False, **row}, "lost"),
     )
 
 

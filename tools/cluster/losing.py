@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ...affinity.errors import NotFoundError, UsageError
+from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
 from ...affinity.topology import LossPolicy
-from .cluster_file import LocalCluster
+from .cluster_file import LocalCluster, write_cluster
 from .processes import pid_of
 from .running import ask_somebody
 from .standing import Picture, in_form
@@ -52,6 +52,7 @@ def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
         )
     said = f"{name} is not declared lost"
     ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
+    write_cluster(folder, cluster.without(name))
 
 
 def choose_policy(folder: str, cluster: LocalCluster, policy: LossPolicy) -> None:
@@ -83,6 +84,25 @@ def copies_left(picture: Picture) -> list[CopyLeft]:
             if story is not None and story["whole"] and story["hwm"]:
                 found.append(CopyLeft(int(story["epochs"][-1][0]), int(story["hwm"]), name))
     return sorted(found, reverse=True)
+
+
+def check_reset(folder: str, picture: Picture, partition: int, source: str | None) -> None:
+    """Raise if a partition cannot be reset now, or not from there."""
+    if not picture.majority:
+        raise NotEnoughMembersError(
+            "too few members run to decide that a partition is reset",
+            hint=f"Start the others: `tidelog cluster status {shlex.quote(folder)}` names them.",
+        )
+    if picture.newest is not None and partition not in picture.newest.lost:
+        raise UsageError(
+            f"partition {partition} is not lost: a copy that counts is there, or may come back",
+            hint="Start who has it; or, if those disks are gone, declare their members lost.",
+        )
+    if source is not None and picture.state_of(source) != "up":
+        raise UsageError(
+            f"{source} does not answer, whose copy is wanted",
+            hint="Start it, or name another one.",
+        )
 
 
 def best_copy(picture: Picture, partition: int) -> str:

@@ -24,7 +24,7 @@ def members_left(folder: str, cluster: LocalCluster, lost: Collection[str]) -> l
     ``UsageError`` if one of them runs, or all of them are there.
     """
     left = []
-    for member in cluster.members:
+    for member in cluster.left:
         directory = os.path.join(folder, member.directory)
         if pid_of(directory):
             raise UsageError(

@@ -210,7 +210,7 @@ def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
 def made_members(folder: str, cluster: LocalCluster, tell: TellUser) -> list[str]:
     """Return the names of all members but those whose joining was interrupted before it began."""
     names = []
-    for member in cluster.members:
+    for member in cluster.left:
         manifest = os.path.join(folder, member.directory, MANIFEST_NAME)
         if member.joined and not os.path.exists(manifest):
             place = shlex.quote(folder)
@@ -322,7 +322,7 @@ def _wait_until_served(
             if all(picture.answers[name].status for name in started):
                 tell(f"{there} of {len(voting)} members run: nothing is served yet")
                 return
-        elif _is_up(picture, started, everybody=len(running) == len(cluster.members)):
+        elif _is_up(picture, started, everybody=len(running) == len(cluster.left)):
             up_at = time.monotonic() if up_at is None else up_at
             if not _catches_up(picture) or time.monotonic() > up_at + CAUGHT_UP_S_MAX:
                 _tell_of_copies(picture, folder, tell)
@@ -513,6 +513,7 @@ def look(
             pid=pid, status=status, held=held, story=story, exchanges=seen, problem=problem
         )
 
-    with ThreadPoolExecutor(len(cluster.members)) as pool:
-        answers = list(pool.map(answer_of, cluster.members))
-    return picture_of(cluster, dict(zip([m.name for m in cluster.members], answers, strict=True)))
+    members = cluster.left
+    with ThreadPoolExecutor(len(members)) as pool:
+        answers = list(pool.map(answer_of, members))
+    return picture_of(cluster, dict(zip([m.name for m in members], answers, strict=True)))

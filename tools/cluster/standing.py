@@ -35,6 +35,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "wanted": (list,),
     "auto_join": (bool,),
     "lost": (list,),
+    "lost_members": (list,),
     "lease_us": (int,),
     "partitions": (list,),
     "epochs": (list,),
@@ -125,6 +126,7 @@ class MemberStatus:
     """Of whom somebody has asked that they enter the baseline, or that they leave it."""
     auto_join: bool
     lost: frozenset[int]
+    lost_members: frozenset[UUID]
     """The partitions of which every copy is on a disk that is gone."""
     """Whether who has joined enters the baseline by itself."""
     boots: Mapping[UUID, int]
@@ -200,6 +202,7 @@ def status_of(view: Any, answer: Any) -> MemberStatus:
             wanted={UUID(bytes=row[0]): bool(row[1]) for row in answer["wanted"]},
             auto_join=answer["auto_join"],
             lost=frozenset(map(int, answer["lost"])),
+            lost_members=frozenset(uuids_of(answer["lost_members"])),
             boots={UUID(bytes=row[0]): int(row[1]) for row in answer["members"] if row[2]},
             primaries=[
                 (places[place], int(epoch))

@@ -32,7 +32,14 @@ from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.terminal import Settings, note, write_fields, write_json
-from .members import addresses_in, check_member_name, identified, named_members, parsed_address
+from .members import (
+    addresses_in,
+    check_member_name,
+    identified,
+    named_members,
+    parsed_address,
+    reachable_address,
+)
 
 if TYPE_CHECKING:
     from ...engine.node.member_files import Newcomer
@@ -158,7 +165,7 @@ def adopt(
     from ...engine.api.open import open as open_store
     from ...engine.node.adopting import adopt_store
 
-    address = address_text(parsed_address(listen))
+    address = reachable_address(listen)
     cluster = cluster or uuid4()
     member = member_id(cluster, check_member_name(name))
     open_store(directory, create=False).close()  # what a crash has left is recovered by that
@@ -266,7 +273,7 @@ def _newcomer(seeds: str, address: Address, name: str | None, voter: bool) -> Ne
 
     return Newcomer(
         seeds=addresses_in(seeds),
-        address=address_text(address),
+        address=reachable_address(address_text(address)),
         name=None if name is None else check_member_name(name),
         voter=voter,
     )

@@ -21,6 +21,8 @@ from ...engine.system.environment import Address, address_text
 PORT_MAX = 65_535
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
+_ANYWHERE = frozenset(("0.0.0.0", "::"))
+
 
 def parsed_address(text: str) -> Address:
     """Return host and port of ``HOST:PORT``; an IPv6 address stands in brackets."""
@@ -33,6 +35,17 @@ def parsed_address(text: str) -> Address:
             f"{port!r} of {text!r} is not a port", hint=f"Give one of 1 to {PORT_MAX}."
         )
     return host.strip("[]"), int(port)
+
+
+def reachable_address(text: str) -> str:
+    """Return ``HOST:PORT`` at which others reach a member; all interfaces are no place for that."""
+    address = parsed_address(text)
+    if address[0] in _ANYWHERE:
+        raise UsageError(
+            f"{text!r} is every address of this machine, and none at which others reach it",
+            hint="Give the one that the others are to use.",
+        )
+    return address_text(address)
 
 
 def check_member_name(name: str) -> str:
@@ -59,7 +72,7 @@ def named_members(text: str) -> dict[str, str]:
             raise UsageError(f"{part!r} is not NAME=HOST:PORT", hint="As in n1=127.0.0.1:7400.")
         if check_member_name(name) in found:
             raise UsageError(f"the member {name!r} is named twice", hint="Give each its own name.")
-        address = address_text(parsed_address(address))
+        address = reachable_address(address)
         if address in found.values():
             raise UsageError(f"two members have the address {address}", hint="Give each its own.")
         found[name] = address
