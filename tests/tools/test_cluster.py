@@ -359,6 +359,7 @@ def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
         "wanted": [],
         "auto_join": True,
         "lost": [],
+        "lost_members": [],
         "lease_us": 900_000,
         "partitions": mine,
         "epochs": [1] * count,
