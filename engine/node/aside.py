@@ -11,6 +11,7 @@ Invariants:
 
 - Nothing of a copy that was left behind is dropped before all of it is in files, durably.
 - A file has its name once it is whole.
+- One copy is written at a time: of a file that has no name yet there is only one.
 
 Left out: when a copy comes back or goes (``catching_up``, ``leftovers``, ``emptying``).
 """
@@ -55,6 +56,8 @@ class Aside:
         self._kept: dict[int, tuple[int, int]] = {}
         """Of each partition that was kept, the newest epoch of the copy, and its HWM."""
         self._begun: set[int] = set()
+        self._turn = trio.Lock()
+        """Held by who writes: threads do, and several partitions may be due at once."""
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -67,7 +70,10 @@ class Aside:
     async def run(self) -> None:
         """Keep what has to be, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # what is decided meanwhile begins nothing more
 
     def has_kept(self, partition: int) -> bool:
         """Tell whether nothing of the copy here need be kept any more; if not, it is seen to."""
@@ -80,7 +86,7 @@ class Aside:
 
     async def _try(self, partition: int) -> None:
         try:
-            await self._keep(partition)
+            await self.keep(partition)
         except TidelogError as error:
             log.warning(
                 "node.aside_failed: Tidelog: the store %s cannot keep its copy of partition %d "
@@ -112,8 +118,9 @@ class Aside:
 
     async def keep(self, partition: int) -> None:
         """Write what is here if it was left behind; ``DiskError`` if that fails."""
-        if self._is_left_behind(partition):
-            await self._keep(partition)
+        async with self._turn:
+            if self._is_left_behind(partition):
+                await self._keep(partition)
 
     async def _keep(self, partition: int) -> None:
         state, run = self._log.state, self._files.environment.run

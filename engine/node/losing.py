@@ -10,6 +10,7 @@ Left out: what is lost (``affinity.topology``), and when a reset is decided
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from .deciding import Deciding, Hear
 from .log import NodeLog
 
 LOOK_AGAIN_S = 5.0
-"""Seconds without a decision after which what was refused is asked for again."""
+"""Seconds after which what was refused is asked for again."""
 AT_ONCE_MAX = 64
 """Partitions that a member asks for at the same time."""
 
@@ -105,14 +106,18 @@ class Losing:
     # -------------------------------------------------------------- what goes on by itself
 
     async def run(self) -> None:
-        """Ask for what is lost, while that is the policy, until cancelled."""
+        """Ask for what is lost, while that is the policy, until cancelled.
+
+        What is asked for already is not asked for anew with each decision: it would wait twice.
+        """
         while True:
-            news = self._news
+            offers = self._offers()
             async with trio.open_nursery() as nursery:
-                for change in self._offers():
+                for change in offers:
                     nursery.start_soon(partial(self._council.propose, change))
-                with trio.move_on_after(LOOK_AGAIN_S):
-                    await news.wait()
+                with trio.move_on_after(LOOK_AGAIN_S if offers else math.inf):
+                    while self._offers() == offers:
+                        await self._news.wait()
                 nursery.cancel_scope.cancel()
 
     def _offers(self) -> list[PartitionReset]:

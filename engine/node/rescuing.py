@@ -116,7 +116,7 @@ def _rescued(members: Mapping[UUID, _Left]) -> Topology:
     for one in members.values():
         if one.was_cut_short:
             return one.known.topology
-    tops = [_with_accepted(one.known) for one in members.values()]
+    tops = [one.known.topology for one in members.values()]
     clusters = {top.cluster for top in tops}
     names = " and ".join(map(str, sorted(members)))
     for old in clusters:
@@ -134,15 +134,23 @@ def _rescued(members: Mapping[UUID, _Left]) -> Topology:
     expected = {known.member for known in newest.members.values() if not known.lost}
     if expected == members.keys() < newest.members.keys():
         return newest  # all of it was done
-    return _among(newest, members, new)
+    return _among(_with_accepted(newest, members), members, new)
 
 
-def _with_accepted(known: Restored) -> Topology:
-    """Return the decisions of a log, and behind them what may have been one."""
-    accepted = known.voter.accepted
-    if accepted is None or accepted.decision.index != known.topology.index + 1:
-        return known.topology
-    return applied(known.topology, accepted.decision)
+def _with_accepted(newest: Topology, members: Mapping[UUID, _Left]) -> Topology:
+    """Return the longest list of decisions, and behind it what may have been one.
+
+    Of what several have accepted only that of the highest term may have been decided (C2).
+    """
+    accepted = [
+        one.known.voter.accepted
+        for one in members.values()
+        if one.known.voter.accepted is not None
+        and one.known.voter.accepted.decision.index == newest.index + 1
+    ]
+    if not accepted:
+        return newest
+    return applied(newest, max(accepted, key=lambda acceptance: acceptance.term).decision)
 
 
 def _among(old: Topology, members: Mapping[UUID, _Left], cluster: UUID) -> Topology:
@@ -152,6 +160,12 @@ def _among(old: Topology, members: Mapping[UUID, _Left], cluster: UUID) -> Topol
         raise UsageError(
             f"{strangers[0]} is not a member by what the others know",
             hint="Leave its directory out; it can join the new cluster with an empty one.",
+        )
+    declared = sorted(member for member in members if old.members[member].lost)
+    if declared:
+        raise UsageError(
+            f"{declared[0]} was declared lost: it never comes back",
+            hint="Leave its directory out; `tidelog db salvage` writes what it has into a store.",
         )
     voting = members.keys() & {*old.baseline}
     if len(voting) >= majority(old.baseline):
