@@ -3,7 +3,8 @@
 A partition that was lost went on from some copy.  A copy that comes back later, and has what that
 one had not, is never merged: nobody can tell which of it was undone since.  It is written into
 files that ``tidelog kv import`` reads, one for each map, with what is pending in it, which may have
-been acknowledged.  Then it comes back like any other.
+been acknowledged.  Then it comes back like any other.  One that was catching up when the others
+were lost is not whole, and nothing goes on from it; what it has is kept all the same.
 
     aside/partition-5-epoch-3-upto-120-map-16.jsonl
 
@@ -28,6 +29,7 @@ import trio
 
 from ...affinity.errors import SnapshotExpiredError, TidelogError
 from ...affinity.topology import FIRST_NAMESPACE, Topology
+from ...checkpoints.copies import CopyState
 from ...wal.ports import Directory, LogFile
 from ...wal.records import NamespaceRecord, PrepareRecord
 from ..codecs.byte_text import shown_bytes
@@ -104,7 +106,8 @@ class Aside:
         if not self._topology.losses:
             return False
         state, here = self._log.state, self._here(partition)
-        if not here[1] or not state.copies.is_whole(partition):
+        catching_up = state.copies.states.get(partition) is CopyState.MOVING
+        if not here[1] or not (state.copies.is_whole(partition) or catching_up):
             return False
         return self._kept.get(partition) != here and any(
             here[0] < loss.epoch and (loss.opened, loss.upto) < here

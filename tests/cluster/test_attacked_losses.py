@@ -15,13 +15,17 @@ import trio
 from cluster.test_losses import (
     QUICK,
     ask,
+    kept_aside,
     lose,
     losses,
     lost_but_for_a_stale_copy,
+    shown_values,
+    stale_copy,
 )
 from cluster.test_rescue import directories
 
-from support.copies import Group, live
+from support.copies import Group, admitted, live
+from support.raw_client import FailureError
 from tidelog.affinity.changes import Decision, MemberLost, NamespaceMade
 from tidelog.affinity.topology import Incarnation, Loss, Topology
 from tidelog.engine.agreement.journal import Journal
@@ -207,3 +211,35 @@ def test_what_waits_to_be_ignored_is_asked_for_once_by_each_member() -> None:
         assert len(leading._requests) <= 2 * lost * there
 
     live(scenario, nodes=5, partitions=16, backups=0, timing=replace(QUICK, restart_wait=60.0))
+
+
+# ------------------------------------------------------------------ copies that were catching up
+
+
+@pytest.mark.parametrize("who", ["itself", "another"])
+def test_what_a_copy_had_that_was_catching_up_is_kept_aside(who: str) -> None:
+    """It is not whole, so nothing goes on from it; but it may be all that is left."""
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        stale = await stale_copy(group)
+        for name in sorted(group.in_sync):
+            at.hold("supply", src=name, dst=stale)
+        at.start([stale])
+        await admitted(group, stale)
+        await group.until(lambda: not at.member(stale).log.state.copies.is_whole(group.partition))
+        counted = sorted(group.in_sync)
+        await group.fall(*counted)
+        at.may_end.update(counted)
+        await lose(group, counted)
+        with pytest.raises(FailureError, match="no copy of partition 0 at this member"):
+            await ask(group, stale, "reset", group.partition, False)
+        other = next(name for name in at.running() if name != stale)
+        await ask(group, stale if who == "itself" else other, "reset", group.partition, True)
+        await at.settled(at.running())
+        await at.whole()
+        await group.equal()
+        assert await group.value(0) is None
+        assert shown_values(kept_aside(group, stale)) == ["old"] * 4
+
+    live(scenario, nodes=5, timing=QUICK)
