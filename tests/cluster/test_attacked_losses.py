@@ -38,7 +38,7 @@ from tidelog.engine.node.aside import Aside
 from tidelog.engine.node.rescuing import rescue_members
 from tidelog.engine.system.disk import RealDirectory
 from tidelog.engine.system.production import production
-from tidelog.errors import UsageError
+from tidelog.errors import DiskError, UsageError
 from tidelog.wal.records import NamespaceRecord
 
 # ------------------------------------------------------------------ copies that are kept aside
@@ -243,3 +243,37 @@ def test_what_a_copy_had_that_was_catching_up_is_kept_aside(who: str) -> None:
         assert shown_values(kept_aside(group, stale)) == ["old"] * 4
 
     live(scenario, nodes=5, timing=QUICK)
+
+
+# ------------------------------------------------------------------ disks that failed
+
+
+@pytest.mark.parametrize("what", ["log", "data file"])
+@pytest.mark.parametrize("policy", ["ignore", "read-write-safe"])
+def test_nothing_that_was_lost_goes_on_where_a_disk_has_failed(what: str, policy: str) -> None:
+    """It could not be opened there before that member is started again."""
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        await ask(group, group.primary, "policy", policy)
+        gone = group.primary
+        broken = [name for name in at.names if name not in (gone, at.coordinator())][-1]
+        member = at.member(broken)
+        if what == "log":
+            member.log.failure = DiskError("it failed")
+        else:
+            member._files.checkpointer.doubtful = DiskError("it failed")
+        await group.fall(gone)
+        at.may_end.add(gone)
+        await lose(group, [gone])
+        if policy != "ignore":
+            with pytest.raises(FailureError, match="its disk failed: it failed"):
+                await ask(group, broken, "reset", group.partition, True)
+            other = next(name for name in at.running() if name != broken)
+            for partition in at.topology().lost:
+                await ask(group, other, "reset", partition, True)
+        await group.until(lambda: not at.topology().lost)
+        assert at.member_id(broken) not in {loss.author.member for loss in losses(at)}
+        await at.settled(name for name in at.running() if name != broken)
+
+    live(scenario, nodes=4, partitions=8, backups=0, timing=replace(QUICK, restart_wait=3.0))
