@@ -31,7 +31,7 @@ from ...affinity.errors import CorruptLogError, UsageError
 from ...affinity.folding import applied
 from ...affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
 from ..agreement.journal import Journal
-from ..agreement.leases import majority
+from ..agreement.leases import has_majorities
 from ..agreement.noting import Restored, restored, snapshot_of
 from ..store.claim import Claim, claim_store
 from ..system.disk_errors import translated_disk
@@ -134,7 +134,7 @@ def _rescued(members: Mapping[UUID, _Left]) -> Topology:
     expected = {known.member for known in newest.members.values() if not known.lost}
     if expected == members.keys() < newest.members.keys():
         return newest  # all of it was done
-    return _among(_with_accepted(newest, members), members, new)
+    return _among(_with_accepted(newest, members), members, new, newest.baseline)
 
 
 def _with_accepted(newest: Topology, members: Mapping[UUID, _Left]) -> Topology:
@@ -153,8 +153,14 @@ def _with_accepted(newest: Topology, members: Mapping[UUID, _Left]) -> Topology:
     return applied(newest, max(accepted, key=lambda acceptance: acceptance.term).decision)
 
 
-def _among(old: Topology, members: Mapping[UUID, _Left], cluster: UUID) -> Topology:
-    """Return the cluster that members make by themselves behind an old topology."""
+def _among(
+    old: Topology, members: Mapping[UUID, _Left], cluster: UUID, decided: tuple[UUID, ...]
+) -> Topology:
+    """Return the cluster that members make by themselves behind an old topology.
+
+    ``decided`` is the baseline without what was only accepted: while it changes nothing is decided
+    without a majority of both (C4).
+    """
     strangers = sorted(members.keys() - old.members.keys())
     if strangers:
         raise UsageError(
@@ -168,10 +174,10 @@ def _among(old: Topology, members: Mapping[UUID, _Left], cluster: UUID) -> Topol
             hint="Leave its directory out; `tidelog db salvage` writes what it has into a store.",
         )
     voting = members.keys() & {*old.baseline}
-    if len(voting) >= majority(old.baseline):
+    if has_majorities(members, (decided, old.baseline)):
         raise UsageError(
-            f"{len(voting)} of the {len(old.baseline)} members that vote are left, which is a "
-            "majority: they need no rescue",
+            f"{len(members.keys() & {*decided})} of the {len(decided)} members that vote are left, "
+            "which is a majority: they need no rescue",
             hint="Start them; then declare the others lost: `tidelog cluster lose`.",
         )
     holding = [member for member in members if not old.members[member].voter]

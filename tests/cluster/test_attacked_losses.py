@@ -26,7 +26,7 @@ from cluster.test_rescue import directories
 
 from support.copies import Group, admitted, live
 from support.raw_client import FailureError
-from tidelog.affinity.changes import Decision, MemberLost, NamespaceMade
+from tidelog.affinity.changes import BaselineChanged, Decision, Joined, MemberLost, NamespaceMade
 from tidelog.affinity.topology import Incarnation, Loss, Topology
 from tidelog.engine.agreement.journal import Journal
 from tidelog.engine.agreement.messages import Acceptance, Note, Term
@@ -148,6 +148,21 @@ def test_who_was_declared_lost_is_rescued_no_more(tmp_path: Path) -> None:
         rescue_members(production(), paths[:2])
     topology = rescue_members(production(), paths[1:2])
     assert topology.members[lost].lost
+
+
+def test_a_change_of_the_baseline_that_was_accepted_takes_both_majorities(tmp_path: Path) -> None:
+    """Two of three are a majority behind it, but it cannot be decided without three of four."""
+    paths, voter = directories(tmp_path), Incarnation(UUID(int=1), 1)
+    three = tuple(UUID(manifests.read(RealDirectory(path)).member or "") for path in paths)
+    joined = Joined(incarnation=voter, nonce=bytes(8), address="127.0.0.1:9", voter=True)
+    four = tuple(sorted((*three, voter.member)))
+    for path in paths:
+        note(path, Decision(2, (joined,)))
+        note(path, Decision(3, (BaselineChanged(baseline=four),)))
+        note(path, Acceptance(Term(2, three[0]), Decision(4, (BaselineChanged(baseline=three),))))
+    with pytest.raises(UsageError, match="3 of the 4 members that vote are left"):
+        rescue_members(production(), paths)
+    assert rescue_members(production(), paths[:2]).baseline == three[:2]
 
 
 # ------------------------------------------------------------------ who ends meanwhile
