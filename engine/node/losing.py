@@ -147,6 +147,8 @@ class Losing:
         topology, me = self._topology, self._me.member
         if topology.loss_policy != "ignore" or me not in topology.baseline:
             return []
+        if self._me not in topology.present:
+            return []  # nobody goes on with anything before it is there
         if topology.members[me].voter:
             return []
         found = ((p, not self._has(p)) for p in topology.lost[:AT_ONCE_MAX])

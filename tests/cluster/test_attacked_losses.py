@@ -21,6 +21,7 @@ from cluster.test_losses import (
     lost_but_for_a_stale_copy,
     shown_values,
     stale_copy,
+    two_stale_copies,
 )
 from cluster.test_rescue import directories
 
@@ -79,7 +80,7 @@ def test_copies_of_several_partitions_are_kept_whole_though_they_come_at_once(
     state = SimpleNamespace(
         epochs=[1] * len(partitions),
         counters=[SimpleNamespace(hwm=3) for _ in partitions],
-        copies=SimpleNamespace(is_whole=lambda _partition: True),
+        copies=SimpleNamespace(is_whole=lambda _partition: True, states={}),
         namespaces={16: made},
     )
     files: Any = SimpleNamespace(path=str(tmp_path), environment=production())
@@ -226,6 +227,31 @@ def test_what_waits_to_be_ignored_is_asked_for_once_by_each_member() -> None:
         assert len(leading._requests) <= 2 * lost * there
 
     live(scenario, nodes=5, partitions=16, backups=0, timing=replace(QUICK, restart_wait=60.0))
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_the_best_copy_that_comes_in_time_is_taken_whoever_leads(seed: int) -> None:
+    """What it says of its copy before it has joined is no answer: it would be refused."""
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        await ask(group, group.primary, "policy", "ignore")
+        _, newer = await two_stale_copies(group)
+        leads = at.coordinator() or ""
+        await group.fall(leads)
+        await trio.sleep(0.5 * seed)
+        at.start([leads])
+        await trio.sleep(seed)
+        at.start([newer])
+        await group.until(lambda: bool(losses(at)))
+        await at.settled(at.running())
+        await at.whole()
+        await group.equal()
+        assert [await group.value(i) for i in range(4)] == [b"new"] * 2 + [b"old"] * 2
+        [loss] = losses(at)
+        assert loss.author.member == at.member_id(newer)
+
+    live(scenario, seed=seed, nodes=5, timing=replace(QUICK, restart_wait=20.0))
 
 
 # ------------------------------------------------------------------ copies that were catching up
