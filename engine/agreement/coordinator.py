@@ -246,7 +246,7 @@ class Coordinator:
         self._offers = {
             (sender.member, request.change.partition)
             for (sender, _), request in requests.items()
-            if isinstance(request.change, PartitionReset)
+            if isinstance(request.change, PartitionReset) and topology.is_present(sender)
         }
         asked = []
         going: set[UUID] = set()

@@ -3,7 +3,8 @@
 A partition that was lost went on from some copy.  A copy that comes back later, and has what that
 one had not, is never merged: nobody can tell which of it was undone since.  It is written into
 files that ``tidelog kv import`` reads, one for each map, with what is pending in it, which may have
-been acknowledged.  Then it comes back like any other.
+been acknowledged.  Then it comes back like any other.  One that was catching up when the others
+were lost is not whole, and nothing goes on from it; what it has is kept all the same.
 
     aside/partition-5-epoch-3-upto-120-map-16.jsonl
 
@@ -11,6 +12,7 @@ Invariants:
 
 - Nothing of a copy that was left behind is dropped before all of it is in files, durably.
 - A file has its name once it is whole.
+- One copy is written at a time: of a file that has no name yet there is only one.
 
 Left out: when a copy comes back or goes (``catching_up``, ``leftovers``, ``emptying``).
 """
@@ -27,6 +29,7 @@ import trio
 
 from ...affinity.errors import SnapshotExpiredError, TidelogError
 from ...affinity.topology import FIRST_NAMESPACE, Topology
+from ...checkpoints.copies import CopyState
 from ...wal.ports import Directory, LogFile
 from ...wal.records import NamespaceRecord, PrepareRecord
 from ..codecs.byte_text import shown_bytes
@@ -54,7 +57,8 @@ class Aside:
         self._kept: dict[int, tuple[int, int]] = {}
         """Of each partition that was kept, the newest epoch of the copy, and its HWM."""
         self._begun: set[int] = set()
-        self._one_at_a_time = trio.Lock()
+        self._turn = trio.Lock()
+        """Held by who writes: threads do, and several partitions may be due at once."""
         self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
@@ -67,7 +71,10 @@ class Aside:
     async def run(self) -> None:
         """Keep what has to be, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # what is decided meanwhile begins nothing more
 
     def has_kept(self, partition: int) -> bool:
         """Tell whether nothing of the copy here need be kept any more; if not, it is seen to."""
@@ -80,7 +87,7 @@ class Aside:
 
     async def _try(self, partition: int) -> None:
         try:
-            await self._keep(partition)
+            await self.keep(partition)
         except TidelogError as error:
             log.warning(
                 "node.aside_failed: Tidelog: the store %s cannot keep its copy of partition %d "
@@ -98,7 +105,8 @@ class Aside:
         if not self._topology.losses:
             return False
         state, here = self._log.state, self._here(partition)
-        if not here[1] or not state.copies.is_whole(partition):
+        catching_up = state.copies.states.get(partition) is CopyState.MOVING
+        if not here[1] or not (state.copies.is_whole(partition) or catching_up):
             return False
         return self._kept.get(partition) != here and any(
             here[0] < loss.epoch and (loss.opened, loss.upto) < here
@@ -112,15 +120,11 @@ class Aside:
 
     async def keep(self, partition: int) -> None:
         """Write what is here if it was left behind; ``DiskError`` if that fails."""
-        if self._is_left_behind(partition):
-            await self._keep(partition)
+        async with self._turn:
+            if self._is_left_behind(partition):
+                await self._keep(partition)
 
     async def _keep(self, partition: int) -> None:
-        async with self._one_at_a_time:
-            if self._is_left_behind(partition):
-                await self._keep_now(partition)
-
-    async def _keep_now(self, partition: int) -> None:
         state, run = self._log.state, self._files.environment.run
         place = f"{self._files.path}/{ASIDE_NAME}"
         epoch, upto = here = self._here(partition)

@@ -72,7 +72,7 @@ class Deciding:
         self._departure = departure
         self._now = now
         self._news = trio.Event()
-        self._nursery: trio.Nursery
+        self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
         return f"<Deciding behind decision {self.topology.index}>"
@@ -80,7 +80,10 @@ class Deciding:
     async def run(self) -> None:
         """Have decided what is asked for, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # what is asked for meanwhile begins nothing more
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
@@ -99,7 +102,10 @@ class Deciding:
 
         ``number`` is the map that is meant: one that has got its name since is left alone.
         """
-        self._nursery.start_soon(self._change, change, deadline, done, number)
+        if self._nursery is None:
+            done(_ending())
+        else:
+            self._nursery.start_soon(self._change, change, deadline, done, number)
 
     async def _change(
         self,
@@ -188,6 +194,8 @@ class Deciding:
             )
         if target == self._council.agreement.me.member:
             done(None)
+        elif self._nursery is None:
+            done(_ending())
         else:
             self._nursery.start_soon(self._move, copies, target, done)
 
@@ -232,6 +240,13 @@ class Deciding:
                 await self._news.wait()
             nursery.cancel_scope.cancel()
         return None if is_set() else refused[0]
+
+
+def _ending() -> ClusterError:
+    return ClusterError(
+        "this member is about to end: nothing is asked for any more",
+        hint="Ask another member, or this one again once it is back.",
+    )
 
 
 def _named(change: TopologyChange, topology: Topology) -> int | None:

@@ -49,7 +49,10 @@ class Emptying:
     async def run(self) -> None:
         """Empty what is to be emptied, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # what is decided meanwhile begins nothing more
 
     def empties(self, partition: int) -> bool:
         """Tell whether what is here of a partition has to go before anything is reported."""
@@ -62,9 +65,11 @@ class Emptying:
         for partition, lost_to in newest.items():
             copies = topology.partitions[partition]
             due = copies.author == self._me and copies.is_to_be_emptied
-            if due and partition not in self._begun and not self._has_begun_anew(copies, lost_to):
+            due = due and not self._has_begun_anew(copies, lost_to)
+            if due and partition not in self._begun:
                 self._begun.add(partition)
-                assert self._nursery is not None
+                if self._nursery is None:
+                    continue  # this incarnation ends: nothing is reported, and the next one empties
                 self._nursery.start_soon(self._empty, partition)
 
     def _has_begun_anew(self, copies: PartitionCopies, lost_to: int) -> bool:

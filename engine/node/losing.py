@@ -2,7 +2,8 @@
 
 Somebody asks a member to go on with one, from the copy there or with nothing.  Or the policy is to
 ``ignore`` losses: then each member that holds data asks by itself, and says what it has; the
-coordinator waits for all of them, and takes the best.
+coordinator waits for all of them, and takes the best.  Whose disk has failed says nothing: no epoch
+would open there.
 
 Left out: what is lost (``affinity.topology``), and when a reset is decided
 (``agreement.coordinator``).
@@ -10,6 +11,7 @@ Left out: what is lost (``affinity.topology``), and when a reset is decided
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,12 +21,13 @@ import trio
 from ...affinity.changes import PartitionReset
 from ...affinity.errors import UsageError
 from ...affinity.topology import Incarnation, Topology
+from ..store.checkpointer import Checkpointer
 from .council import Council
 from .deciding import Deciding, Hear
 from .log import NodeLog
 
 LOOK_AGAIN_S = 5.0
-"""Seconds without a decision after which what was refused is asked for again."""
+"""Seconds after which what was refused is asked for again."""
 AT_ONCE_MAX = 64
 """Partitions that a member asks for at the same time."""
 
@@ -32,8 +35,16 @@ AT_ONCE_MAX = 64
 class Losing:
     """The partitions that were lost, as one incarnation sees them."""
 
-    def __init__(self, me: Incarnation, log: NodeLog, council: Council, deciding: Deciding) -> None:
+    def __init__(
+        self,
+        me: Incarnation,
+        log: NodeLog,
+        council: Council,
+        deciding: Deciding,
+        checkpointer: Checkpointer,
+    ) -> None:
         self._me = me
+        self._checkpointer = checkpointer
         self._log = log
         self._council = council
         self._deciding = deciding
@@ -54,7 +65,7 @@ class Losing:
     def reset(self, partition: int, empty: bool, deadline: float, done: Hear) -> None:
         """Go on with a partition that was lost: from the copy here, or with nothing.
 
-        ``UsageError`` if it is not lost, or there is no whole copy here.
+        ``UsageError`` if it is not lost, there is no whole copy here, or this disk has failed.
         """
         if partition not in self._topology.lost:
             raise UsageError(
@@ -65,6 +76,11 @@ class Losing:
             raise UsageError(
                 f"there is no copy of partition {partition} at this member that is whole",
                 hint="Name another member, or let the partition begin with nothing.",
+            )
+        if (failure := self._failure(empty)) is not None:
+            raise UsageError(
+                f"this member cannot go on with partition {partition}: its disk failed: {failure}",
+                hint="Check the disk, and start this member again; or name another one.",
             )
         self._deciding.change(self._change(partition, empty), deadline, done)
 
@@ -91,6 +107,13 @@ class Losing:
         state = self._log.state
         return state.copies.is_whole(partition) and state.counters[partition].hwm > 0
 
+    def _failure(self, empty: bool) -> BaseException | None:
+        """Return what keeps a partition from opening here: a failed log, or data file.
+
+        Only who begins with nothing has to write the data file for it.
+        """
+        return self._log.failure or (self._checkpointer.doubtful if empty else None)
+
     def _change(self, partition: int, empty: bool) -> PartitionReset:
         state = self._log.state
         return PartitionReset(
@@ -105,14 +128,18 @@ class Losing:
     # -------------------------------------------------------------- what goes on by itself
 
     async def run(self) -> None:
-        """Ask for what is lost, while that is the policy, until cancelled."""
+        """Ask for what is lost, while that is the policy, until cancelled.
+
+        What is asked for already is not asked for anew with each decision: it would wait twice.
+        """
         while True:
-            news = self._news
+            offers = self._offers()
             async with trio.open_nursery() as nursery:
-                for change in self._offers():
+                for change in offers:
                     nursery.start_soon(partial(self._council.propose, change))
-                with trio.move_on_after(LOOK_AGAIN_S):
-                    await news.wait()
+                with trio.move_on_after(LOOK_AGAIN_S if offers else math.inf):
+                    while self._offers() == offers:
+                        await self._news.wait()
                 nursery.cancel_scope.cancel()
 
     def _offers(self) -> list[PartitionReset]:
@@ -120,9 +147,9 @@ class Losing:
         topology, me = self._topology, self._me.member
         if topology.loss_policy != "ignore" or me not in topology.baseline:
             return []
+        if self._me not in topology.present:
+            return []  # nobody goes on with anything before it is there
         if topology.members[me].voter:
             return []
-        return [
-            self._change(partition, empty=not self._has(partition))
-            for partition in topology.lost[:AT_ONCE_MAX]
-        ]
+        found = ((p, not self._has(p)) for p in topology.lost[:AT_ONCE_MAX])
+        return [self._change(p, empty) for p, empty in found if self._failure(empty) is None]

@@ -160,7 +160,7 @@ class RunningMember:
         self._deciding = Deciding(
             self.log, self.council, self.partitions, self._departure, environment.boottime
         )
-        self._losing = Losing(me, self.log, self.council, self._deciding)
+        self._losing = Losing(me, self.log, self.council, self._deciding, opened.files.checkpointer)
         self._carrying = trio.Lock()
         """Held by who writes the data file, so that nobody waits for it in a thread."""
         self._lines: dict[bytes, Connection] = {}

@@ -31,7 +31,7 @@ from ...affinity.errors import CorruptLogError, UsageError
 from ...affinity.folding import applied
 from ...affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
 from ..agreement.journal import Journal
-from ..agreement.leases import majority
+from ..agreement.leases import has_majorities
 from ..agreement.noting import Restored, restored, snapshot_of
 from ..store.claim import Claim, claim_store
 from ..system.disk_errors import translated_disk
@@ -116,7 +116,7 @@ def _rescued(members: Mapping[UUID, _Left]) -> Topology:
     for one in members.values():
         if one.was_cut_short:
             return one.known.topology
-    tops = [_with_accepted(one.known) for one in members.values()]
+    tops = [one.known.topology for one in members.values()]
     clusters = {top.cluster for top in tops}
     names = " and ".join(map(str, sorted(members)))
     for old in clusters:
@@ -134,30 +134,50 @@ def _rescued(members: Mapping[UUID, _Left]) -> Topology:
     expected = {known.member for known in newest.members.values() if not known.lost}
     if expected == members.keys() < newest.members.keys():
         return newest  # all of it was done
-    return _among(newest, members, new)
+    return _among(_with_accepted(newest, members), members, new, newest.baseline)
 
 
-def _with_accepted(known: Restored) -> Topology:
-    """Return the decisions of a log, and behind them what may have been one."""
-    accepted = known.voter.accepted
-    if accepted is None or accepted.decision.index != known.topology.index + 1:
-        return known.topology
-    return applied(known.topology, accepted.decision)
+def _with_accepted(newest: Topology, members: Mapping[UUID, _Left]) -> Topology:
+    """Return the longest list of decisions, and behind it what may have been one.
+
+    Of what several have accepted only that of the highest term may have been decided (C2).
+    """
+    accepted = [
+        one.known.voter.accepted
+        for one in members.values()
+        if one.known.voter.accepted is not None
+        and one.known.voter.accepted.decision.index == newest.index + 1
+    ]
+    if not accepted:
+        return newest
+    return applied(newest, max(accepted, key=lambda acceptance: acceptance.term).decision)
 
 
-def _among(old: Topology, members: Mapping[UUID, _Left], cluster: UUID) -> Topology:
-    """Return the cluster that members make by themselves behind an old topology."""
+def _among(
+    old: Topology, members: Mapping[UUID, _Left], cluster: UUID, decided: tuple[UUID, ...]
+) -> Topology:
+    """Return the cluster that members make by themselves behind an old topology.
+
+    ``decided`` is the baseline without what was only accepted: while it changes nothing is decided
+    without a majority of both (C4).
+    """
     strangers = sorted(members.keys() - old.members.keys())
     if strangers:
         raise UsageError(
             f"{strangers[0]} is not a member by what the others know",
             hint="Leave its directory out; it can join the new cluster with an empty one.",
         )
-    voting = members.keys() & {*old.baseline}
-    if len(voting) >= majority(old.baseline):
+    declared = sorted(member for member in members if old.members[member].lost)
+    if declared:
         raise UsageError(
-            f"{len(voting)} of the {len(old.baseline)} members that vote are left, which is a "
-            "majority: they need no rescue",
+            f"{declared[0]} was declared lost: it never comes back",
+            hint="Leave its directory out; `tidelog db salvage` writes what it has into a store.",
+        )
+    voting = members.keys() & {*old.baseline}
+    if has_majorities(members, (decided, old.baseline)):
+        raise UsageError(
+            f"{len(members.keys() & {*decided})} of the {len(decided)} members that vote are left, "
+            "which is a majority: they need no rescue",
             hint="Start them; then declare the others lost: `tidelog cluster lose`.",
         )
     holding = [member for member in members if not old.members[member].voter]

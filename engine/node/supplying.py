@@ -116,7 +116,10 @@ class Supplies:
     async def run(self) -> None:
         """Bring copies back, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # what is decided meanwhile begins nothing more
 
     # -------------------------------------------------------------- what is heard
 

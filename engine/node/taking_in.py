@@ -126,7 +126,10 @@ class TakingIn:
     async def run(self) -> None:
         """Let full copies come in, until cancelled."""
         async with trio.open_nursery() as self._nursery:
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None  # what is decided meanwhile begins nothing more
 
     # -------------------------------------------------------------- which there are
 
@@ -157,8 +160,7 @@ class TakingIn:
                 known.scope.cancel()
             filling = self._fillings[place.partition] = _Filling(place, sender)
             begun.append(filling)
-        if begun:
-            assert self._nursery is not None
+        if begun and self._nursery is not None:
             self._nursery.start_soon(self._clear, sender, begun)
 
     def stop(self, partition: int) -> None:
@@ -225,7 +227,8 @@ class TakingIn:
                 self._end(filling)
             return
         self._heard_at[sender] = self._now()
-        assert self._nursery is not None
+        if self._nursery is None:
+            return
         for filling in begun:
             filling.demanded = 1
             self._nursery.start_soon(self._take_in, filling, self._log.position)

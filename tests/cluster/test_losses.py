@@ -37,12 +37,15 @@ async def ask(group: Group, name: str, operation: str, *arguments: object) -> ob
 
 
 async def lose(group: Group, names: Iterable[str]) -> None:
-    """Declare members lost that have gone."""
+    """Declare members lost that have gone; all that are there have heard of it then."""
     at = group.at
     for name in names:
         await group.until(lambda name=name: at.member_id(name) not in at.topology().members_present)  # type: ignore[misc]
         other = next(one for one in at.running() if one != name)
         await ask(group, other, "lose", at.member_id(name).bytes)
+    decided = at.topology().index
+    there = [at.member(n) for n in at.running() if at.member_id(n) in at.topology().members_present]
+    await group.until(lambda: all(one.ended or one.decided >= decided for one in there))
 
 
 async def stale_copy(group: Group) -> str:
