@@ -29,7 +29,6 @@ from tidelog.engine.node.returns import PATIENCE_S, Return, StoppedError
 from tidelog.engine.node.supplying import (
     ASK_AGAIN_S,
     BEHIND_BYTES_MAX,
-    FILLED_MAX,
     JOIN_ITEMS,
     PENDING_BYTES_MAX,
     Supplies,
@@ -437,10 +436,9 @@ def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_ti
 ) -> None:
     at, done = Around(), list[tuple[str, list[int]]]()
     monkeypatch.setattr(supplying, "oldest_state", lambda _wal: state_of().record(1))
+    monkeypatch.setattr(supplying, "FILLED_MAX", 8)
     here, returning = cast(Any, at.here), at.returning()
-    reports = {
-        partition: replace(behind(at), partition=partition) for partition in range(FILLED_MAX + 4)
-    }
+    reports = {partition: replace(behind(at), partition=partition) for partition in range(12)}
     here._topology = Topology(partitions=(copies(),) * len(reports))
     here._may_return = lambda _copy, _copies, _epoch: True
 

@@ -38,7 +38,7 @@ def parsed_address(text: str) -> Address:
 
 
 def reachable_address(text: str) -> str:
-    """Return ``HOST:PORT`` at which others reach a member; all interfaces are no place for that."""
+    """Return ``HOST:PORT`` at which others reach a member; all interfaces are not one."""
     address = parsed_address(text)
     if address[0] in _ANYWHERE:
         raise UsageError(
