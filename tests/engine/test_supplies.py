@@ -29,6 +29,7 @@ from tidelog.engine.node.returns import PATIENCE_S, Return, StoppedError
 from tidelog.engine.node.supplying import (
     ASK_AGAIN_S,
     BEHIND_BYTES_MAX,
+    FILLED_MAX,
     JOIN_ITEMS,
     PENDING_BYTES_MAX,
     Supplies,
@@ -436,9 +437,10 @@ def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_ti
 ) -> None:
     at, done = Around(), list[tuple[str, list[int]]]()
     monkeypatch.setattr(supplying, "oldest_state", lambda _wal: state_of().record(1))
-    monkeypatch.setattr(supplying, "FILLED_MAX", 8)
     here, returning = cast(Any, at.here), at.returning()
-    reports = {partition: replace(behind(at), partition=partition) for partition in range(12)}
+    reports = {
+        partition: replace(behind(at), partition=partition) for partition in range(FILLED_MAX + 4)
+    }
     here._topology = Topology(partitions=(copies(),) * len(reports))
     here._may_return = lambda _copy, _copies, _epoch: True
 
@@ -455,16 +457,19 @@ def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_ti
 
     async def fill(_returning: Return, full: list[Report]) -> None:
         done.append(("full", [one.partition for one in full]))
-        returning.reports[9] = newer
+        returning.reports[later[0]] = newer
 
-    newer = replace(reports[9], lwm=5)
+    first = [partition for partition in reports if partition != 5][:FILLED_MAX]
+    later = [partition for partition in reports if partition not in (*first, 5)]
+    newer = replace(reports[later[0]], lwm=5)
     here._files.environment = SimpleNamespace(run=run)
     here.ways.choice = choice
     here._by_history, here._fill = by_history, fill
     returning.reports = dict(reports)
     trio.run(here._take_reports, returning)
-    assert done == [("history", [5]), ("full", [0, 1, 2, 3, 4, 6, 7, 8])]
-    assert returning.reports == {9: newer, 10: reports[10], 11: reports[11]}
+    assert done == [("history", [5]), ("full", first)]
+    left = {partition: reports[partition] for partition in later[1:]}
+    assert returning.reports == {later[0]: newer, **left}
     assert returning.busy == set()
 
 
