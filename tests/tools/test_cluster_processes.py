@@ -240,6 +240,9 @@ def test_members_join_one_leaves_and_all_of_them_come_back(run: Run, place: Path
 
     for name in ("n1", "v1"):
         assert run("cluster", "kill", place, name).exit_code == 0
+    refused = run("cluster", "baseline", "add", place, "n1")
+    assert (refused.exit_code, "n1 does not run" in refused.stderr) == (2, True)
+    assert seats(run, place)["n1"]["stage"] == "out", "nothing was asked for"
     status = document(run("cluster", "status", place, "--json"))
     assert (status["majority"], status["partitions_served"]) == (True, 6), "two of three vote"
     shown = run("cluster", "baseline", "show", place)

@@ -661,6 +661,11 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
             f"{node} has not joined yet: the cluster does not know it",
             hint=f"Let it join: `tidelog cluster join {shlex.quote(directory)} {node}`.",
         )
+    if wanted and picture.state_of(node) != "up":
+        raise UsageError(
+            f"{node} does not run, and who is not there does not enter",
+            hint=f"Start it: `tidelog cluster start {shlex.quote(directory)} {node}`.",
+        )
     want(directory, found, node, wanted)
     stage = "in" if wanted else "out"
     tell = partial(note, settings_of(ctx))

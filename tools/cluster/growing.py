@@ -108,7 +108,10 @@ def want(folder: str, cluster: LocalCluster, name: str, wanted: bool) -> None:
 
 
 def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
-    """Wait until a member is as it is wanted, and everything has moved; tell how far it is."""
+    """Wait until a member is as it is wanted, and everything has moved; tell how far it is.
+
+    While others are away, what they are to hold is not waited for.
+    """
     deadline = time.monotonic() + CHANGED_S_MAX
     told, told_at = None, time.monotonic()
     while True:
@@ -117,7 +120,7 @@ def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
         shares = shares_of(picture)
         seats = seats_of(picture, shares)
         seat = next((one for one in seats if one.member == name), None)
-        if seat is not None and wanted(seat) and is_settled(picture, shares):
+        if seat is not None and wanted(seat) and _has_moved(picture, shares, seat):
             return seat
         _check_comes(folder, cluster, name, seat, wanted)
         line, now = changes_text(seats, shares), time.monotonic()
@@ -132,6 +135,16 @@ def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
                 f"{shlex.quote(folder)}`; `tidelog cluster status` tells what is in the way.",
             )
         time.sleep(PAUSE_S)
+
+
+def _has_moved(picture: Picture, shares: Sequence[Share], seat: Seat) -> bool:
+    if is_settled(picture, shares):
+        return True
+    newest = picture.newest
+    if newest is None or not picture.away() or seat.to_come or seat.to_go:
+        return False
+    holds = seat.stage == "in" and not seat.voter
+    return not holds or seat.member in picture.names_of(newest.placed)
 
 
 def _left(picture: Picture, seats: Sequence[Seat], shares: Sequence[Share]) -> str:
