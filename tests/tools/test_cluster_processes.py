@@ -341,6 +341,36 @@ def test_losses_that_are_ignored_go_on_by_themselves(run: Run, place: Path) -> N
     assert len(told["history"]) == 32
 
 
+def test_a_cluster_of_other_machines_is_looked_at_and_changed_by_its_addresses(
+    run: Run, place: Path, tmp_path: Path
+) -> None:
+    up = ("cluster", "up", "-n", 3, "--dir", place, "--partitions", 4, "--backups", 1)
+    assert run(*up, "--base-port", free_port()).exit_code == 0
+    addresses = [member.address for member in read_cluster(str(place)).members]
+    there = "tidelog://" + ",".join(addresses[1:])
+    status = document(run("cluster", "status", there, "--json"))
+    assert (status["members_up"], status["partitions_served"]) == (3, 4)
+    for words in (("nodes",), ("partitions",), ("exchanges",), ("losses",), ("gaps",)):
+        assert run("cluster", *words, there).stdout == run("cluster", *words, place).stdout or (
+            words[0] in ("exchanges", "nodes")
+        )
+    assert "n1" in run("cluster", "partition", there, 0).stdout
+    assert run("cluster", "policy", there, "read-only-safe").exit_code == 0
+    assert run("cluster", "policy", there).stdout == "read-only-safe\n"
+    assert run("cluster", "kill", place, "n1").exit_code == 0
+    down = document(run("cluster", "nodes", there, "--json"))["nodes"]
+    assert [node["state"] for node in down] == ["down", "up", "up"]
+    for command in ("down", "rescue"):
+        refused = run("cluster", command, there)
+        assert (refused.exit_code, "is not a directory" in refused.stderr) == (2, True)
+    while (done := run("cluster", "lose", there, "n1", "--yes")).exit_code:
+        assert "n1 is not declared lost" in done.stderr, "it has not gone yet"
+    seen = document(run("cluster", "baseline", "show", there, "--json"))["members"]
+    assert {seat["member"]: seat["stage"] for seat in seen}["n1"] == "lost"
+    nobody = run("cluster", "status", "tidelog://127.0.0.1:1")
+    assert (nobody.exit_code, "no member tells of its cluster" in nobody.stderr) == (3, True)
+
+
 def test_the_members_that_are_left_of_most_are_rescued(run: Run, place: Path) -> None:
     up = ("cluster", "up", "--dir", place, "--base-port", free_port())
     assert run(*up, "-n", 3, "--partitions", 3, "--backups", 1).exit_code == 0

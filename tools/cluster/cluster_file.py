@@ -40,11 +40,13 @@ from ...engine.system.layout import CLUSTER_FILE_NAME, CONFIG_LOG_NAME
 from ..server.members import check_member_name, parsed_address
 
 NEW_FILE_NAME = "cluster.tmp"
+ELSEWHERE = "tidelog://"
+"""What the place of a cluster begins with that is named by addresses of its members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalMember:
-    """A member on this machine; ``directory`` is within that of the cluster."""
+    """A member; ``directory`` is within that of the cluster, "" for one that runs elsewhere."""
 
     name: str
     id: UUID
@@ -190,6 +192,11 @@ def _broken(why: str) -> ClusterError:
 
 def read_cluster(folder: str) -> LocalCluster:
     """Return what the file in a directory says."""
+    if folder.startswith(ELSEWHERE):
+        raise UsageError(
+            f"{folder} is not a directory: this command starts or ends processes of this machine",
+            hint="Start and end members of other machines there: `tidelog server run`.",
+        )
     try:
         with open(os.path.join(folder, CLUSTER_FILE_NAME), "rb") as file:
             text = file.read().decode()

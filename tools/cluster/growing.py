@@ -27,8 +27,8 @@ from ...engine.system.environment import address_text
 from ..server.members import check_member_name, parsed_address
 from ..shell.exits import NotServedError
 from .baseline import Seat, changes_text, is_settled, seats_of
-from .cluster_file import LocalCluster, LocalMember, read_cluster, write_cluster
-from .processes import pid_of
+from .cluster_file import LocalCluster, LocalMember, write_cluster
+from .elsewhere import cluster_at
 from .running import HOST, TellUser, ask_somebody, free_ports, look, show_logs
 from .shares import Share, shares_of
 from .standing import Picture
@@ -115,14 +115,14 @@ def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
     deadline = time.monotonic() + CHANGED_S_MAX
     told, told_at = None, time.monotonic()
     while True:
-        cluster = read_cluster(folder)
+        cluster = cluster_at(folder)
         picture = look(folder, cluster)
         shares = shares_of(picture)
         seats = seats_of(picture, shares)
         seat = next((one for one in seats if one.member == name), None)
         if seat is not None and wanted(seat) and _has_moved(picture, shares, seat):
             return seat
-        _check_comes(folder, cluster, name, seat, wanted)
+        _check_comes(folder, cluster, picture, seat, wanted)
         line, now = changes_text(seats, shares), time.monotonic()
         if line not in (None, told) and now >= told_at + TELL_S:
             assert line is not None
@@ -154,13 +154,15 @@ def _left(picture: Picture, seats: Sequence[Seat], shares: Sequence[Share]) -> s
 
 
 def _check_comes(
-    folder: str, cluster: LocalCluster, name: str, seat: Seat | None, wanted: IsSo
+    folder: str, cluster: LocalCluster, picture: Picture, seat: Seat | None, wanted: IsSo
 ) -> None:
     """Raise ``ClusterError`` if who is to enter has ended."""
-    directory = os.path.join(folder, cluster.member(name).directory)
-    if seat is not None and not wanted(seat) and seat.stage != "leaving" and not pid_of(directory):
-        show_logs(folder, cluster, [name])
+    if seat is None or wanted(seat) or seat.stage == "leaving":
+        return
+    if picture.state_of(seat.member) == "down":
+        if cluster.member(seat.member).directory:
+            show_logs(folder, cluster, [seat.member])
         raise ClusterError(
-            f"{name} does not run, and who is not there does not enter",
-            hint=f"Start it: `tidelog cluster start {shlex.quote(folder)} {name}`.",
+            f"{seat.member} does not run, and who is not there does not enter",
+            hint=f"Start it: `tidelog cluster start {shlex.quote(folder)} {seat.member}`.",
         )

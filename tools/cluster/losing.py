@@ -17,7 +17,6 @@ Left out: what is lost, and what a reset does (``engine.node``).
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -26,8 +25,7 @@ from uuid import UUID
 from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
 from ...affinity.topology import LossPolicy
 from .cluster_file import LocalCluster, write_cluster
-from .processes import pid_of
-from .running import ask_somebody
+from .running import ask_somebody, runs
 from .standing import Picture, in_form
 
 LOSS_COLUMNS = ("decision", "partition", "lost_epoch", "epoch", "from", "opened", "upto")
@@ -43,8 +41,8 @@ class CopyLeft(NamedTuple):
 
 def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
     """Declare a member lost; ``ClusterError`` if that is refused, or nobody can decide it."""
-    directory = os.path.join(folder, cluster.member(name).directory)
-    if pid_of(directory):
+    member = cluster.member(name)
+    if member.directory and runs(folder, member):
         raise UsageError(
             f"{name} runs: its disk is not lost",
             hint="If others are to hold what it holds, let it leave: `tidelog cluster baseline "
@@ -52,7 +50,8 @@ def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
         )
     said = f"{name} is not declared lost"
     ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
-    write_cluster(folder, cluster.without(name))
+    if member.directory:
+        write_cluster(folder, cluster.without(name))
 
 
 def choose_policy(folder: str, cluster: LocalCluster, policy: LossPolicy) -> None:

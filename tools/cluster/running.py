@@ -39,6 +39,7 @@ from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
 from .blocks import blocks_of
 from .cluster_file import (
+    ELSEWHERE,
     NEW_FILE_NAME,
     LocalCluster,
     LocalMember,
@@ -69,6 +70,8 @@ DOWN_S_MAX = 30.0
 """Seconds for members to end in order."""
 KILLED_S_MAX = 10.0
 
+PID_ELSEWHERE = -1
+"""The process of a member of another machine, of which nothing is known here."""
 _LOG_HINT = f"The end of its log is shown above; all of it is in {SERVER_LOG_NAME} of the member."
 
 TellUser = Callable[[str], None]
@@ -76,7 +79,10 @@ TellUser = Callable[[str], None]
 
 @contextmanager
 def changing(folder: str) -> Iterator[None]:
-    """Hold the lock of the cluster in a directory."""
+    """Hold the lock of the cluster in a directory; one that runs elsewhere has none."""
+    if folder.startswith(ELSEWHERE):
+        yield
+        return
     try:
         lock = production().disk.lock(os.path.join(folder, LOCK_NAME))
     except BlockingIOError:
@@ -451,6 +457,11 @@ def move_partition(cluster: LocalCluster, partition: int, source: str, target: s
         ) from None
 
 
+def runs(folder: str, member: LocalMember) -> bool:
+    """Tell whether a member runs, or may: of one elsewhere only it can tell."""
+    return not member.directory or pid_of(os.path.join(folder, member.directory)) > 0
+
+
 def ask_somebody(
     folder: str,
     cluster: LocalCluster,
@@ -464,8 +475,8 @@ def ask_somebody(
     ``ClusterError`` with what is ``said`` of it, and why each of them has refused.
     """
     reasons = []
-    for one in cluster.members if others is None else others:
-        if not pid_of(os.path.join(folder, one.directory)):
+    for one in cluster.left if others is None else others:
+        if not runs(folder, one):
             continue
         try:
             address = parsed_address(one.address)
@@ -488,7 +499,7 @@ def look(
     """
 
     def answer_of(member: LocalMember) -> MemberAnswer:
-        pid = pid_of(os.path.join(folder, member.directory))
+        pid = pid_of(os.path.join(folder, member.directory)) if member.directory else PID_ELSEWHERE
         if not pid:
             return MemberAnswer(pid=0)
         story = seen = problem = None
@@ -505,6 +516,9 @@ def look(
                         seen = member_says.ask("exchanges", exchanges)
                 except ConnectionRefusedError as error:  # it has just heard of decisions
                     problem = str(error)
+        except ConnectionRefusedError as error:
+            pid = 0 if pid == PID_ELSEWHERE else pid
+            return MemberAnswer(pid=pid, problem=error.strerror or str(error))
         except OSError as error:
             return MemberAnswer(pid=pid, problem=error.strerror or str(error))
         if status.member != member.id:

@@ -71,6 +71,7 @@ class NotServedError(errors.ClusterError):
 # The first row whose class fits counts, so that classes stand before their bases.
 CODES: tuple[tuple[type[errors.TidelogError], Exit], ...] = (
     (RefusedError, Exit.REFUSED),
+    (NotServedError, Exit.UNAVAILABLE),
     (errors.AlreadyOpenError, Exit.REFUSED),
     (errors.ReadOnlyError, Exit.REFUSED),
     (errors.NotFoundError, Exit.NOT_FOUND),
