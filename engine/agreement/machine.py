@@ -192,8 +192,8 @@ class Agreement:
         if self._leading is not None:
             return self._leading.reaches_majority(self.topology, now)
         told = [m for m in self.topology.baseline if self._told.get(m, NEVER) + patience > now]
-        others = len(set(told) - {self.me.member})
-        return now < self._heard + patience or others + 1 >= majority(self.topology.baseline)
+        votes = {*told} | {self.me.member} & {*self.topology.baseline}
+        return now < self._heard + patience or len(votes) >= majority(self.topology.baseline)
 
     def may_serve(self, partition: int, now: float) -> bool:
         """Tell whether this incarnation may answer for a partition: asked behind the work (L5)."""

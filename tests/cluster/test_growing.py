@@ -7,6 +7,7 @@ becomes one of 4, with six partitions, is ``test_three_members_become_four``.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import trio
@@ -141,6 +142,26 @@ def test_two_members_join_at_once_and_enter_one_after_the_other() -> None:
         await check_values(group)
 
     live(scenario, partitions=10, timing=QUICK)
+
+
+def test_a_member_that_does_not_vote_yet_is_not_one_of_a_majority() -> None:
+    # It said that there is one, and clients went on asking for as long as they had time.
+    async def scenario(group: Group) -> None:
+        at = group.at
+        at.join("n3")
+        await group.until(lambda: at.member_id("n3") in at.topology().members_present)
+        await at.kill(group.primary)
+        [voting] = at.running().keys() - {"n3"}
+        await group.until(
+            lambda: (
+                not any(one.agreement.reaches_majority(one.now) for one in at.running().values())
+            )
+        )
+        client = await group.client(voting)
+        with pytest.raises(FailureError, match="reaches no majority of the 2 members"):
+            await client.ask("get", group.number, [at.key(group.partition, 0)])
+
+    live(scenario, nodes=2, backups=1, timing=replace(QUICK, join_wait=600.0))
 
 
 def test_a_member_that_is_there_for_less_than_the_wait_does_not_enter() -> None:
