@@ -249,6 +249,6 @@ def test_the_command_wants_a_yes_and_tells_what_is_lost(tmp_path: Path) -> None:
     assert (unsure.exit_code, "give --yes" in unsure.stderr.replace("\n", " ")) == (2, True)
     done = CliRunner().invoke(cli, ["server", "rescue", path, "--yes", "--json"])
     assert done.exit_code == 0, done.stderr
-    assert '"lost"' in done.stdout
+    assert '"partitions_lost"' in done.stdout
     again = CliRunner().invoke(cli, ["server", "rescue", path, "--yes", "--json"])
     assert (again.exit_code, again.stdout) == (0, done.stdout)

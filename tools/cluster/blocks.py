@@ -202,7 +202,7 @@ def _lost(partitions: Sequence[int], folder: str) -> list[Blocker]:
             kind="lost",
             partitions=tuple(partitions),
             text=f"{_are(partitions)} lost: the disks of all who had copies that count are gone",
-            next="let them go on from the best copies that are left: "
+            next="let them go on from the best copies that are left, or with nothing (--empty): "
             f"`tidelog cluster reset {place} {numbers}`",
         )
     ]
@@ -338,7 +338,8 @@ def _lags(picture: Picture) -> list[Blocker]:
 def _copies(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
     lacking: dict[str, list[int]] = {}
     for share in shares:
-        for name in share.missing:
+        # Where nobody serves nobody sends either: how that goes on is told apart from this.
+        for name in share.missing if share.state != "unavailable" else ():
             lacking.setdefault(name, []).append(share.partition)
     found = []
     for name, partitions in sorted(lacking.items()):

@@ -62,7 +62,7 @@ def newcomer_of(
         joined = (one for one in cluster.members if one.joined)
         found = next((one for one in joined if seats[one.name].stage in under_way), None)
     if found is None:
-        return _new_member(folder, cluster, name or _next_name(cluster), voter, base_port)
+        return _new_member(folder, cluster, name or _next_name(folder, cluster), voter, base_port)
     if not found.joined:
         raise UsageError(
             f"{found.name} is one of those that began the cluster",
@@ -76,9 +76,10 @@ def newcomer_of(
     return found
 
 
-def _next_name(cluster: LocalCluster) -> str:
-    names = {member.name for member in cluster.members}
-    return next(name for n in range(1, len(names) + 2) if (name := f"n{n}") not in names)
+def _next_name(folder: str, cluster: LocalCluster) -> str:
+    """Return the first of n1, n2, ... that nobody has, and no directory of somebody who had it."""
+    taken = {member.name for member in cluster.members} | {*os.listdir(folder)}
+    return next(name for n in range(1, len(taken) + 2) if (name := f"n{n}") not in taken)
 
 
 def _new_member(

@@ -37,7 +37,7 @@ def summary_of(
     """Return what `tidelog cluster status` shows."""
     newest = picture.newest
     states = Counter(share.state for share in shares)
-    seats = seats_of(picture, shares)
+    seats, lost = seats_of(picture, shares), newest.lost if newest else ()
     return {
         "cluster": str(picture.cluster.cluster),
         "members": len(picture.answers),
@@ -59,7 +59,9 @@ def summary_of(
         "partitions_taken_over": states["opening"] + states["due"],
         "partitions_unavailable": states["unavailable"],
         "backups": max((len(share.row) - 1 for share in shares), default=picture.cluster.backups),
-        "sets_full": sum(not share.missing for share in shares) if shares else None,
+        "sets_full": sum(not share.missing and share.partition not in lost for share in shares)
+        if shares
+        else None,
         "copies_lagging": sum(len(share.lag) for share in shares),
         "timing": dict(newest.timing) if newest else None,
         "blocks": [asdict(block) for block in blocks],

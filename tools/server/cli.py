@@ -208,7 +208,7 @@ def rescue(ctx: click.Context, directories: tuple[str, ...], yes: bool, form: st
         "cluster": str(topology.cluster),
         "history": str(topology.history),
         "members": [str(member) for member in topology.baseline],
-        "lost": list(topology.lost),
+        "partitions_lost": list(topology.lost),
     }
     if form == "text":
         write_fields(settings_of(ctx), fields)
