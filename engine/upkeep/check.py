@@ -243,6 +243,8 @@ class _Check:
         """Per partition, numbers of transactions that were prepared before the kept log."""
         self._counters: dict[int, PartitionUpdateCounter] = {}
         """Of partitions that were asked for, the counter in the data file."""
+        self._outdated: set[int] = set()
+        """Partitions that the log clears behind the checkpoint: what is there is of before."""
         self._refilled: set[int] = set()
         """Partitions with pairs that came in a full copy, past the log."""
         self._loaded: dict[tuple[int, int], range] = {}
@@ -331,6 +333,8 @@ class _Check:
         for effect in self._effects(frame, record):
             if isinstance(effect, Cleared):
                 self._forget(effect.partition)
+                if frame.position >= self._state.replay_from[effect.partition]:
+                    self._outdated.add(effect.partition)
             else:
                 self._compare_updates(frame, effect)
         if isinstance(record, AdmitRecord):
@@ -396,6 +400,8 @@ class _Check:
 
         What all copies of a partition have may be carried over before the log says so.
         """
+        if partition in self._outdated:
+            return False
         counter = self._counters.get(partition)
         if counter is None:
             counter = PartitionUpdateCounter.from_bytes(self._marks[partition].counter)

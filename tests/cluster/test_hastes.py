@@ -201,7 +201,7 @@ def test_who_was_answered_together_is_waited_for(monkeypatch: pytest.MonkeyPatch
             queue.put(Haste.SHARED, name)
             assert await queue.after(SOON_S) == ("", 0), "so many are waited for no more"
 
-    live(scenario)
+    live(scenario, slow_disks=False)
 
 
 def test_one_copy_of_two_that_has_what_is_on_its_way_ends_no_wait(

@@ -358,8 +358,9 @@ def test_copies_of_equal_lwm_and_other_ranges_get_what_each_lacks() -> None:
         await group.taken_over(epoch)
         assert group.primary == one
         await group.back(old)
-        assert [one.missing for one in choices(group, third)] == [[(11, 16)]]
-        assert [one.missing for one in choices(group, last)] == [[(11, 17)]]
+        # Who comes back beside the other may have to be admitted once more, with nothing missing.
+        assert [one.missing for one in choices(group, third) if one.missing] == [[(11, 16)]]
+        assert [one.missing for one in choices(group, last) if one.missing] == [[(11, 17)]]
         assert await values(group) == LATER
 
     live(scenario, nodes=5, backups=3)

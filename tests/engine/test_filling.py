@@ -16,7 +16,14 @@ from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import filling
-from tidelog.engine.node.filling import AHEAD_BYTES, PENDING_BYTES, Filling
+from tidelog.engine.node.filling import (
+    AHEAD_BYTES,
+    BLOCK_BYTES,
+    BLOCK_ROWS,
+    PENDING_BYTES,
+    PIECE_BYTES,
+    Filling,
+)
 from tidelog.engine.node.returns import Return
 from tidelog.engine.node.supply_log import PIN_BYTES_MAX
 from tidelog.engine.replication.returning import Demanded, FillPiece, ReturnPlace, fill_of
@@ -46,7 +53,7 @@ class Cut:
         around.cuts.append(self)
 
     def blocks(self, after: bytes | None, *, rows: int, most_bytes: int) -> Iterator[Block]:
-        assert (rows, most_bytes) == (filling.PIECE_ROWS, filling.PIECE_BYTES)
+        assert (rows, most_bytes) == (BLOCK_ROWS, BLOCK_BYTES)
         for key, value in self.around.pairs:
             if after is None or key > after:
                 if key in self.around.expires:
@@ -58,9 +65,13 @@ class Cut:
         self.closed = True
 
 
+PAIRS = ((b"a", b"1"), (b"b", b"2"), (b"c", b"3"))
+
+
 class Around:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pairs = [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+        # Each of them is a piece by itself.
+        self.pairs = [(key, digit.ljust(PIECE_BYTES)) for key, digit in PAIRS]
         self.expires: set[bytes] = set()
         self.lwm = 5
         self.cuts: list[Cut] = []
@@ -68,7 +79,8 @@ class Around:
         self.pins: list[tuple[str, int]] = []
         self.log = SimpleNamespace(position=PENDING_BYTES + 700)
         self.keeper = SimpleNamespace(pins=self, first_position=100)
-        files = SimpleNamespace(environment=SimpleNamespace(run=self._run), keeper=self.keeper)
+        environment = SimpleNamespace(run=self._run, rest=lambda: None, monotonic=trio.current_time)
+        files = SimpleNamespace(environment=environment, keeper=self.keeper)
         self.here = Filling(cast(Any, files), cast(Any, self.log), lambda _point: None)
         outflow = SimpleNamespace(tell=lambda _to, message: self.told.append(message))
         self.returning = Return(CID, cast(Any, outflow), trio.current_time, lambda *_about: True)
