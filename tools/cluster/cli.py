@@ -39,7 +39,7 @@ from .baseline import (
 )
 from .blocks import Blocker, blocks_about, blocks_of, names_text
 from .cluster_file import LocalCluster, read_cluster
-from .elsewhere import cluster_at
+from .elsewhere import found_cluster
 from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
 from .gaps import GAP_COLUMNS, gap_rows, gap_text
 from .growing import newcomer_of, wait_until, want
@@ -192,7 +192,7 @@ def _check_same(what: str, wanted: int | None, there: int) -> None:
 @click.pass_context
 def status(ctx: click.Context, directory: str, form: str) -> None:
     """Show who is there, who leads, how much is served, and what is in the way."""
-    picture = look(directory, cluster_at(directory))
+    picture = look(directory, found_cluster(directory))
     shares = shares_of(picture)
     blocks = blocks_of(picture, shares, directory)
     fields = summary_of(picture, shares, blocks)
@@ -209,7 +209,7 @@ def status(ctx: click.Context, directory: str, form: str) -> None:
 @click.pass_context
 def nodes(ctx: click.Context, directory: str, form: str) -> None:
     """Show each member: its process, whether it votes, its lease, what it serves."""
-    rows = node_rows(look(directory, cluster_at(directory)))
+    rows = node_rows(look(directory, found_cluster(directory)))
     if form == "text":
         write_rows(settings_of(ctx), NODE_COLUMNS, rows)
     elif form == "json":
@@ -225,7 +225,7 @@ def nodes(ctx: click.Context, directory: str, form: str) -> None:
 @click.pass_context
 def partitions(ctx: click.Context, directory: str, form: str) -> None:
     """Show each partition: whether it is served, by whom, and who has copies."""
-    rows = partition_rows(shares_of(look(directory, cluster_at(directory))))
+    rows = partition_rows(shares_of(look(directory, found_cluster(directory))))
     if not rows:
         place = shlex.quote(directory)
         note(settings_of(ctx), f"nobody tells of any: `tidelog cluster status {place}` says why")
@@ -245,7 +245,7 @@ def partitions(ctx: click.Context, directory: str, form: str) -> None:
 @click.pass_context
 def partition(ctx: click.Context, directory: str, number: int, form: str) -> None:
     """Show one PARTITION: what was decided, what each member has of it, and what is in the way."""
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     picture, share, blocks = _look_at(directory, found, number)
     blocks = blocks_about(share, blocks)
     story = story_of(picture, share, blocks)
@@ -266,7 +266,7 @@ def partition(ctx: click.Context, directory: str, number: int, form: str) -> Non
 @click.pass_context
 def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
     """Tell how copies came back to a PARTITION: with what, why, and what would have changed it."""
-    picture, share, _ = _look_at(directory, cluster_at(directory), number)
+    picture, share, _ = _look_at(directory, found_cluster(directory), number)
     rows = returns_of(picture)
     if form != "text":
         fields = {"partition": number, "primary": share.primary, "returns": rows}
@@ -293,7 +293,7 @@ def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
 @click.pass_context
 def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
     """Show the last changes of who serves and holds what: why, how long, and what blocks now."""
-    picture = look(directory, cluster_at(directory), None, last)
+    picture = look(directory, found_cluster(directory), None, last)
     rows = exchanges_of(picture, last)
     settings = settings_of(ctx)
     if away := picture.away():
@@ -345,7 +345,7 @@ def _write_blocks(blocks: Sequence[Blocker]) -> None:
 @click.pass_context
 def move(ctx: click.Context, directory: str, number: int, node: str) -> None:
     """Let NODE serve PARTITION, of which it has a copy; return when it does."""
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     found.member(node)
     _, share, blocks = _look_at(directory, found, number)
     if node == share.primary:
@@ -450,7 +450,7 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
 
     What only NODE had is lost then. A disk that turns up all the same is refused, and not touched.
     """
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     found.member(node)
     if not yes:
         raise UsageError(
@@ -459,7 +459,7 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
             f"{shlex.quote(directory)} {node}`. If not, give --yes.",
         )
     with changing(directory):
-        declare_lost(directory, cluster_at(directory), node)
+        declare_lost(directory, found_cluster(directory), node)
     lost = told_losses(directory, found)["lost"]
     note(settings_of(ctx), f"{node} is lost")
     if lost:
@@ -483,7 +483,7 @@ def reset(
 
     What that copy lacks is lost for good. Start everybody before who may have a newer one.
     """
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     if source is not None:
         found.member(source)
     for number in numbers:
@@ -506,7 +506,7 @@ def reset(
 @click.pass_context
 def losses(ctx: click.Context, directory: str, form: str) -> None:
     """Show which partitions are lost, and what became of those that were."""
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     told = told_losses(directory, found)
     rows, lost = loss_rows(found, told), list(map(int, told["lost"]))
     if form == "text":
@@ -581,7 +581,7 @@ def policy(ctx: click.Context, directory: str, chosen: LossPolicy | None) -> Non
     read-write-safe: nothing, all others are served. read-only-safe: nothing is written to others of
     their space. ignore: they go on by themselves, from the best copy that is left or with nothing.
     """
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     if chosen is None:
         click.echo(told_losses(directory, found)["policy"])
     else:
@@ -595,7 +595,7 @@ def policy(ctx: click.Context, directory: str, chosen: LossPolicy | None) -> Non
 @click.pass_context
 def gaps(ctx: click.Context, directory: str, form: str) -> None:
     """Show which copies lack numbers below their HWM, and which."""
-    picture = look(directory, cluster_at(directory))
+    picture = look(directory, found_cluster(directory))
     rows = gap_rows(picture, shares_of(picture))
     if form == "text":
         write_rows(settings_of(ctx), GAP_COLUMNS, list(map(gap_text, rows)))
@@ -617,7 +617,7 @@ def baseline() -> None:
 @click.pass_context
 def show(ctx: click.Context, directory: str, form: str) -> None:
     """Show each member: whether it votes, what it holds, what comes to it and what goes."""
-    picture = look(directory, cluster_at(directory))
+    picture = look(directory, found_cluster(directory))
     shares = shares_of(picture)
     if form != "text":
         return write_json({"v": SCHEMA, "type": "baseline", **baseline_fields(picture, shares)})
@@ -654,7 +654,7 @@ def remove(ctx: click.Context, directory: str, node: str) -> None:
 
 def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> Seat:
     """Ask for a member to enter or to leave, and wait until it has."""
-    found = cluster_at(directory)
+    found = found_cluster(directory)
     found.member(node)
     picture = look(directory, found)
     seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}

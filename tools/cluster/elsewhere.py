@@ -1,7 +1,7 @@
 """A cluster whose members run anywhere: what one of them tells of it, instead of ``cluster.toml``.
 
-    cluster_at("./demo")                           # of this machine: its file
-    cluster_at("tidelog://10.0.0.1:7400")          # of any: some of its members
+    found_cluster("./demo")                           # of this machine: its file
+    found_cluster("tidelog://10.0.0.1:7400")          # of any: some of its members
 
 A member has the name by which its id was made, if that is n1, n2, ..., and else its address.
 
@@ -26,7 +26,7 @@ ASK_S_MAX = 5.0
 NUMBERS_MAX = 256
 
 
-def cluster_at(place: str) -> LocalCluster:
+def found_cluster(place: str) -> LocalCluster:
     """Return the cluster in a directory, or of which members are at some addresses.
 
     ``ClusterError`` if none of these answers.

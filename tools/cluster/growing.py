@@ -28,7 +28,7 @@ from ..server.members import check_member_name, parsed_address
 from ..shell.exits import NotServedError
 from .baseline import Seat, changes_text, is_settled, seats_of
 from .cluster_file import LocalCluster, LocalMember, write_cluster
-from .elsewhere import cluster_at
+from .elsewhere import found_cluster
 from .running import HOST, TellUser, ask_somebody, free_ports, look, show_logs
 from .shares import Share, shares_of
 from .standing import Picture
@@ -116,7 +116,7 @@ def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
     deadline = time.monotonic() + CHANGED_S_MAX
     told, told_at = None, time.monotonic()
     while True:
-        cluster = cluster_at(folder)
+        cluster = found_cluster(folder)
         picture = look(folder, cluster)
         shares = shares_of(picture)
         seats = seats_of(picture, shares)
