@@ -233,6 +233,9 @@ class _Check:
         self._view = View((self._layer,), txn)
         self._deleted: dict[bytes, int] = {}
         """Keys that the data file lacks, with the highest number at which the log sets them."""
+        self._erased: dict[bytes, int] = {}
+        """Keys that the data file lacks, with the highest number at which the log deletes them, in
+        partitions with copies: what was supplied has lower numbers, and comes later."""
         self._agreeing: Counter[tuple[int, int]] = Counter()
         """Per partition and namespace, how many updates of the kept log are in the data file."""
         self._kept: State | None = None
@@ -369,6 +372,7 @@ class _Check:
         self._refilled.add(partition)
         self._suspects.pop(partition, None)
         self._deleted = {k: n for k, n in self._deleted.items() if split_key(k)[0] != partition}
+        self._erased = {k: n for k, n in self._erased.items() if split_key(k)[0] != partition}
         self._count_anew(partition)
 
     def _count_anew(self, partition: int) -> None:
@@ -413,9 +417,12 @@ class _Check:
         stored = self._txn.get(full_key)
         if stored is None:
             if value is not None:
-                self._deleted[full_key] = counter
+                if self._erased.get(full_key, 0) < counter:
+                    self._deleted[full_key] = counter
             elif self._deleted.get(full_key, 0) < counter:
                 self._deleted.pop(full_key, None)
+                if self._has_copies(split_key(full_key)[0]):
+                    self._erased[full_key] = max(counter, self._erased.get(full_key, 0))
             return None
         newest = version_of(stored)[1] if len(stored) >= TRAILER_SIZE else 0
         if newest > counter:
@@ -426,6 +433,10 @@ class _Check:
             return None if value is None else "is deleted in the data file"
         self._agreeing[split_key(full_key)[:2]] += 1
         return None if stored[:-TRAILER_SIZE] == value else "has another value in the data file"
+
+    def _has_copies(self, partition: int) -> bool:
+        copies = None if self._kept is None else self._kept.copies
+        return copies is not None and (partition in copies.sealed or partition in copies.admissions)
 
     def _compare_folds(self) -> None:
         """Compare the fold from the checkpoint on with the one from the head of the log on."""
@@ -488,6 +499,8 @@ class _Check:
             epochs = self._state.epoch_tables[partition]
         bases = self._history.bases
         base = bases[partition] if bases else counter
+        # The counter of a full copy that comes in comes with its end.
+        is_filled = mark.state == CopyState.NOT_WHOLE
         count, digest, deletes = 0, 0, 0
         counts: Counter[int] = Counter()
         recent: Counter[int] = Counter()
@@ -499,7 +512,7 @@ class _Check:
             full_key, value = cursor.item()
             more = cursor.next()
             self._advance(1)
-            problem = self._check_value(full_key, value, known, epochs)
+            problem = None if is_filled else self._check_value(full_key, value, known, epochs)
             if problem is not None:
                 self.found.note(problem)
             elif full_key[4:8] == _PENDING:

@@ -46,6 +46,13 @@ def test_what_clients_were_told_holds_through_a_storm_in_which_members_come_and_
     assert outcome.failure is None, outcome
 
 
+@pytest.mark.parametrize("seed", [1002, 1049, 1063])
+def test_the_check_of_a_store_knows_what_full_copies_and_supplies_leave(seed: int) -> None:
+    # A copy that is being filled has no counter yet; what is supplied comes behind later deletes.
+    outcome = run_storm(seed, nodes=3 if seed % 5 else 5, backups=(2, 1, 0)[seed % 3], growing=True)
+    assert outcome.failure is None, outcome
+
+
 def test_a_storm_that_breaks_a_promise_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whoever answers a read of what its disk lacks must be found.
     from tidelog.engine.node import reads
