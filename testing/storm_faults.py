@@ -17,8 +17,8 @@ A line is when it comes, what it is, and what that needs.
     AT suspend NAME SECONDS           the steady clock stands still
     AT jump NAME SECONDS              the wall clock is set
     AT stall SECONDS                  time passes in which nobody does anything
-    AT fail NAME NTH SECONDS          the n-th operation of its disk is an I/O error; if its log
-                                      failed by then, it is killed SECONDS later
+    AT fail NAME NTH SECONDS          the n-th operation of its disk is an I/O error; if its log or
+                                      data file failed by then, it is killed SECONDS later
     AT full NAME SECONDS              its disk has no space
     AT join NAME                      a new member is started, which joins
     AT leave NAME                     a member is told to leave

@@ -414,10 +414,13 @@ class _Storm:
             self.cluster.nodes[name].kill("lost")
 
     def _end_read_only(self, names: Iterable[str]) -> None:
-        """Kill those whose log failed: they only read until they are started again (I6)."""
+        """Kill those whose log or data file failed: they write it once they are started again."""
         running = self.cluster.running()
         for name in names:
-            if name in running and running[name].log.failure is not None:
+            member = running.get(name)
+            if member is None:
+                continue
+            if member.log.failure is not None or member._files.checkpointer.doubtful is not None:
                 self.cluster.nodes[name].kill("kept")
 
     async def _heal_after(self, seconds: str) -> None:

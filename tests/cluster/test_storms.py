@@ -46,6 +46,11 @@ def test_what_clients_were_told_holds_through_a_storm_in_which_members_come_and_
     assert outcome.failure is None, outcome
 
 
+def test_a_storm_starts_members_again_whose_data_file_failed() -> None:
+    # Else they take in no full copy, and nobody is whole again.
+    assert run_storm(2136, backups=2, growing=True).failure is None
+
+
 @pytest.mark.parametrize("seed", [1002, 1049, 1063])
 def test_the_check_of_a_store_knows_what_full_copies_and_supplies_leave(seed: int) -> None:
     # A copy that is being filled has no counter yet; what is supplied comes behind later deletes.
