@@ -39,6 +39,7 @@ from ..store.store_files import StoreFiles
 from ..system.disk_errors import translated_disk
 from ..system.layout import ASIDE_NAME
 from .log import NodeLog
+from .tasks import Tasks
 
 FORM = 1
 """The version of the lines, which are those of ``tidelog kv export``."""
@@ -50,16 +51,16 @@ log = logging.getLogger("tidelog.node")
 class Aside:
     """What one incarnation keeps of copies that were left behind."""
 
-    def __init__(self, files: StoreFiles, node_log: NodeLog) -> None:
+    def __init__(self, files: StoreFiles, node_log: NodeLog, tasks: Tasks) -> None:
         self._files = files
         self._log = node_log
+        self._tasks = tasks
         self._topology = Topology()
         self._kept: dict[int, tuple[int, int]] = {}
         """Of each partition that was kept, the newest epoch of the copy, and its HWM."""
         self._begun: set[int] = set()
         self._turn = trio.Lock()
         """Held by who writes: threads do, and several partitions may be due at once."""
-        self._nursery: trio.Nursery | None = None
 
     def __repr__(self) -> str:
         return f"<Aside of {self._files.path}>"
@@ -68,21 +69,12 @@ class Aside:
         """Take over decisions that have taken effect here."""
         self._topology = topology
 
-    async def run(self) -> None:
-        """Keep what has to be, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # what is decided meanwhile begins nothing more
-
     def has_kept(self, partition: int) -> bool:
         """Tell whether nothing of the copy here need be kept any more; if not, it is seen to."""
         if not self._is_left_behind(partition):
             return True
-        if partition not in self._begun and self._nursery is not None:
+        if partition not in self._begun and self._tasks.begin(self._try, partition):
             self._begun.add(partition)
-            self._nursery.start_soon(self._try, partition)
         return False
 
     async def _try(self, partition: int) -> None:

@@ -45,6 +45,7 @@ from .aside import Aside
 from .log import NodeLog
 from .outflow import Outflow
 from .taking_in import DataFile, TakingIn
+from .tasks import Tasks
 
 AGAIN_S = 1.0
 """Seconds behind which a copy that has heard nothing reports again."""
@@ -65,6 +66,7 @@ class CatchingUp:
         aside: Aside,
         now: Callable[[], float],
         reached: Callable[[str], None],
+        tasks: Tasks,
     ) -> None:
         """``followed`` are the streams that this member follows, by partition."""
         self._me = me
@@ -81,7 +83,7 @@ class CatchingUp:
         """When this copy last reported on a partition."""
         self._condemned: dict[int, ClearRecord] = {}
         """Partitions of which nothing here may count, and the log does not say so yet."""
-        self.taking_in = TakingIn(node_log, outflow, store, now, reached, self._shown)
+        self.taking_in = TakingIn(node_log, outflow, store, now, reached, self._shown, tasks)
         """The full copies that come in."""
 
     def __repr__(self) -> str:

@@ -41,6 +41,7 @@ from .council import Council
 from .departure import Departure
 from .log import NodeLog
 from .partitions import Partitions, just_started
+from .tasks import Tasks
 
 LOOK_S = 0.05
 """Seconds between looks at whether there is a majority still."""
@@ -62,6 +63,7 @@ class Deciding:
         partitions: Partitions,
         departure: Departure,
         now: Callable[[], float],
+        tasks: Tasks,
     ) -> None:
         """``now`` is the time of leases."""
         self.topology = Topology()
@@ -72,18 +74,10 @@ class Deciding:
         self._departure = departure
         self._now = now
         self._news = trio.Event()
-        self._nursery: trio.Nursery | None = None
+        self._tasks = tasks
 
     def __repr__(self) -> str:
         return f"<Deciding behind decision {self.topology.index}>"
-
-    async def run(self) -> None:
-        """Have decided what is asked for, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # what is asked for meanwhile begins nothing more
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
@@ -102,10 +96,8 @@ class Deciding:
 
         ``number`` is the map that is meant: one that has got its name since is left alone.
         """
-        if self._nursery is None:
+        if not self._tasks.begin(self._change, change, deadline, done, number):
             done(_ending())
-        else:
-            self._nursery.start_soon(self._change, change, deadline, done, number)
 
     async def _change(
         self,
@@ -194,10 +186,8 @@ class Deciding:
             )
         if target == self._council.agreement.me.member:
             done(None)
-        elif self._nursery is None:
+        elif not self._tasks.begin(self._move, copies, target, done):
             done(_ending())
-        else:
-            self._nursery.start_soon(self._move, copies, target, done)
 
     async def _move(self, copies: PartitionCopies, target: UUID, done: Hear) -> None:
         partition = copies.row.partition

@@ -22,6 +22,7 @@ from ...wal.records import AdmitRecord, ClearRecord
 from .aside import Aside
 from .log import NodeLog
 from .taking_in import DataFile
+from .tasks import Tasks
 
 AGAIN_S = 1.0
 """Seconds behind a failure of the disk after which it is tried again."""
@@ -32,7 +33,9 @@ log = logging.getLogger("tidelog.node")
 class Emptying:
     """The partitions that one incarnation lets begin with nothing."""
 
-    def __init__(self, me: Incarnation, node_log: NodeLog, store: DataFile, aside: Aside) -> None:
+    def __init__(
+        self, me: Incarnation, node_log: NodeLog, store: DataFile, aside: Aside, tasks: Tasks
+    ) -> None:
         self._me = me
         self._aside = aside
         self._log = node_log
@@ -41,18 +44,10 @@ class Emptying:
         self._begun: set[int] = set()
         self._ended: dict[int, int] = {}
         """The epochs for which that was done, by partition."""
-        self._nursery: trio.Nursery | None = None
+        self._tasks = tasks
 
     def __repr__(self) -> str:
         return f"<Emptying of {self._me}: {sorted(self._begun)}>"
-
-    async def run(self) -> None:
-        """Empty what is to be emptied, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # what is decided meanwhile begins nothing more
 
     def empties(self, partition: int) -> bool:
         """Tell whether what is here of a partition has to go before anything is reported."""
@@ -68,9 +63,8 @@ class Emptying:
             due = due and not self._has_begun_anew(copies, lost_to)
             if due and partition not in self._begun:
                 self._begun.add(partition)
-                if self._nursery is None:
-                    continue  # this incarnation ends: nothing is reported, and the next one empties
-                self._nursery.start_soon(self._empty, partition)
+                # If this incarnation ends nothing is reported, and the next one empties.
+                self._tasks.begin(self._empty, partition)
 
     def _has_begun_anew(self, copies: PartitionCopies, lost_to: int) -> bool:
         """Tell whether what is here is younger than the loss: somebody may count on it.

@@ -69,6 +69,7 @@ from .partitions import Partitions
 from .prepared import outcome_of
 from .requests import Requests
 from .supplying import Supplies
+from .tasks import Tasks
 from .views import baseline_of, members_of, told_copies, told_view
 
 TICK_S = 0.05
@@ -131,6 +132,7 @@ class RunningMember:
         patience = timing.lease + timing.member_timeout
         self.partitions = Partitions(self.agreement, self.now + patience)
         followed: dict[int, Following] = {}
+        self._tasks = Tasks()
         now, reached = environment.boottime, environment.reached
         self._exchanges = ExchangeRecord(opened.known.topology)
         self.groups = ReplicaGroups(
@@ -139,14 +141,14 @@ class RunningMember:
         )  # fmt: skip
         self.groups.supplies = Supplies(
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
-            reached, self.groups.announce,
+            reached, self.groups.announce, self._tasks,
         )  # fmt: skip
-        self._aside = Aside(opened.files, self.log)
+        self._aside = Aside(opened.files, self.log, self._tasks)
         self.groups.catching_up = CatchingUp(
-            me, self.log, outflow, followed, self, self._aside, now, reached
+            me, self.log, outflow, followed, self, self._aside, now, reached, self._tasks
         )
         self.groups.leftovers = Leftovers(me, self.log, self.agreement, self._aside, now)
-        self.groups.emptying = Emptying(me, self.log, self, self._aside)
+        self.groups.emptying = Emptying(me, self.log, self, self._aside, self._tasks)
         near = (me.member.bytes, me.boot)
         copy_reads = CopyReads(
             me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
@@ -158,7 +160,12 @@ class RunningMember:
         opened.files.adopt(self.log)
         self._departure = Departure(self.log, self.partitions, streams, self.council, timing)
         self._deciding = Deciding(
-            self.log, self.council, self.partitions, self._departure, environment.boottime
+            self.log,
+            self.council,
+            self.partitions,
+            self._departure,
+            environment.boottime,
+            self._tasks,
         )
         self._losing = Losing(me, self.log, self.council, self._deciding, opened.files.checkpointer)
         self._carrying = trio.Lock()
@@ -169,7 +176,6 @@ class RunningMember:
         self._unapplied = 0
         self._unwritten = False
         self._ended = trio.Event()
-        self._nursery: trio.Nursery
 
     # -------------------------------------------------------------- its life
 
@@ -187,23 +193,20 @@ class RunningMember:
         the member goes on for reading (I6).
         """
         self.log.tell_recovered()
-        async with trio.open_nursery() as self._nursery:
-            await self._nursery.start(self.transport.run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tasks.run)  # before anything is heard
+            await nursery.start(self.transport.run)
             ready(await self.transport.listen(listen))
-            returning = (self.groups.supplies.run, self.groups.catching_up.taking_in.run)
-            losing = (self.groups.emptying.run, self._losing.run, self._aside.run)
-            keeping = (self._look_after, self._departure.give_back)
             for work in (
                 self.log.run,
                 self.council.run,
-                self._deciding.run,
-                *keeping,
-                *losing,
-                *returning,
+                self._look_after,
+                self._departure.give_back,
+                self._losing.run,
             ):
-                self._nursery.start_soon(work)
+                nursery.start_soon(work)
             await self._ended.wait()
-            self._nursery.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
         if self.agreement.refusal is not None:
             raise ClusterError(
                 f"the cluster will not have the disk of this member: {self.agreement.refusal}",
@@ -428,7 +431,7 @@ class RunningMember:
             except TidelogError as error:
                 done(error)
 
-        self._nursery.start_soon(look)
+        self._tasks.begin(look)
 
     def _outcome(self, tx_id: bytes, home: int) -> list[Record] | Outcome:
         """Return what the log has about a transaction, or what became of it if that is nothing.

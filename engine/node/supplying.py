@@ -48,6 +48,7 @@ from .missed import MissedHistory
 from .outflow import Outflow
 from .partitions import Partitions
 from .returns import PATIENCE_S, Return, StoppedError
+from .tasks import Tasks
 from .ways_back import WaysBack
 
 LOOK_S = 0.02
@@ -86,6 +87,7 @@ class Supplies:
         now: Callable[[], float],
         reached: Callable[[str], None],
         announce: Callable[[int], None],
+        tasks: Tasks,
     ) -> None:
         """``announce`` lets the log know that a partition is open."""
         self._announce = announce
@@ -104,7 +106,7 @@ class Supplies:
         self._refused: set[int] = set()
         self._asked: set[int] = set()
         self._tidied_at = float("-inf")
-        self._nursery: trio.Nursery | None = None
+        self._tasks = tasks
         self.ways = WaysBack(me, node_log, now)
         """How copies came back lately, and why."""
         self._history = MissedHistory(me, files, node_log, self.ways, reached)
@@ -113,14 +115,6 @@ class Supplies:
     def __repr__(self) -> str:
         return f"<Supplies of {self._me}: {len(self._returns)} copies come back>"
 
-    async def run(self) -> None:
-        """Bring copies back, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # what is decided meanwhile begins nothing more
-
     # -------------------------------------------------------------- what is heard
 
     def reported(self, report: Report) -> None:
@@ -128,13 +122,14 @@ class Supplies:
         if report.partition >= len(self._topology.partitions):
             return
         copies = self._topology.partitions[report.partition]
-        if self._nursery is None or not self._may_return(report.copy, copies, report.epoch):
+        if not self._may_return(report.copy, copies, report.epoch):
             return
         returning = self._returns.get(report.copy)
         if returning is None:
             returning = Return(report.copy, self._outflow, self._now, self._may_go_on)
+            if not self._tasks.begin(self._bring_back, returning):
+                return
             self._returns[report.copy] = returning
-            self._nursery.start_soon(self._bring_back, returning)
         if report.partition not in returning.busy:
             returning.reports[report.partition] = report
             returning.heard()

@@ -32,6 +32,7 @@ from ..data.full_pairs import PackedPairs, PairTally, WrongPairsError
 from ..replication.returning import Demanded, FillPiece, ReturnPlace, demand_message
 from .log import NodeLog
 from .outflow import Outflow
+from .tasks import Tasks
 
 HELD_BYTES = 16 << 20
 """Bytes of pieces that have arrived and are not stored, from which on no more are demanded."""
@@ -107,6 +108,7 @@ class TakingIn:
         now: Callable[[], float],
         reached: Callable[[str], None],
         shown: dict[int, float],
+        tasks: Tasks,
     ) -> None:
         """``shown`` is when this member last reported on each partition."""
         self._log = node_log
@@ -118,18 +120,10 @@ class TakingIn:
         self._fillings: dict[int, _Filling] = {}
         self._heard_at: dict[Incarnation, float] = {}
         """When a primary last sent a piece."""
-        self._nursery: trio.Nursery | None = None
+        self._tasks = tasks
 
     def __repr__(self) -> str:
         return f"<TakingIn {len(self._fillings)} full copies>"
-
-    async def run(self) -> None:
-        """Let full copies come in, until cancelled."""
-        async with trio.open_nursery() as self._nursery:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None  # what is decided meanwhile begins nothing more
 
     # -------------------------------------------------------------- which there are
 
@@ -160,8 +154,8 @@ class TakingIn:
                 known.scope.cancel()
             filling = self._fillings[place.partition] = _Filling(place, sender)
             begun.append(filling)
-        if begun and self._nursery is not None:
-            self._nursery.start_soon(self._clear, sender, begun)
+        if begun:
+            self._tasks.begin(self._clear, sender, begun)
 
     def stop(self, partition: int) -> None:
         """Take in no more of a partition."""
@@ -227,11 +221,9 @@ class TakingIn:
                 self._end(filling)
             return
         self._heard_at[sender] = self._now()
-        if self._nursery is None:
-            return
         for filling in begun:
             filling.demanded = 1
-            self._nursery.start_soon(self._take_in, filling, self._log.position)
+            self._tasks.begin(self._take_in, filling, self._log.position)
         self._tell(begun)
 
     async def _take_in(self, filling: _Filling, position: int) -> None:

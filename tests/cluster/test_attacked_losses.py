@@ -37,6 +37,7 @@ from tidelog.engine.files import manifest as manifests
 from tidelog.engine.node import aside
 from tidelog.engine.node.aside import Aside
 from tidelog.engine.node.rescuing import rescue_members
+from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.system.disk import RealDirectory
 from tidelog.engine.system.production import production
 from tidelog.errors import DiskError, UsageError
@@ -85,7 +86,7 @@ def test_copies_of_several_partitions_are_kept_whole_though_they_come_at_once(
     )
     files: Any = SimpleNamespace(path=str(tmp_path), environment=production())
     node_log: Any = SimpleNamespace(state=state)
-    keeper = Aside(files, node_log)
+    keeper = Aside(files, node_log, Tasks())
     author = Incarnation(UUID(int=1), 1)
     reset = [
         Loss(index=9, partition=p, before=2, epoch=3, author=author, opened=0, upto=0)

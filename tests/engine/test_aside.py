@@ -16,6 +16,7 @@ from tidelog.affinity.topology import Incarnation, Loss, Topology
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.node import aside
 from tidelog.engine.node.aside import Aside
+from tidelog.engine.node.tasks import Tasks
 from tidelog.testing.disk import FaultyDisk
 from tidelog.wal.records import NamespaceRecord
 
@@ -45,7 +46,8 @@ class Around:
         files: Any = SimpleNamespace(path="/m", environment=environment)
         log: Any = SimpleNamespace(state=self.state)
         monkeypatch.setattr(aside, "_Pairs", Pairs)
-        self.here = Aside(files, log)
+        self.tasks = Tasks()
+        self.here = Aside(files, log, self.tasks)
 
     def lose(self, *upto: int) -> None:
         losses = tuple(
@@ -95,7 +97,7 @@ def test_each_partition_has_files_of_its_own_and_one_is_written_at_a_time(
 
     async def both() -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(around.here.run)
+            nursery.start_soon(around.tasks.run)
             async with trio.open_nursery() as asked:
                 for partition in (0, 1):
                     asked.start_soon(around.here.keep, partition)

@@ -24,6 +24,7 @@ from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node.catching_up import AGAIN_S, CatchingUp
+from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.replication.following import Following
 from tidelog.engine.replication.reports import reports_of
 from tidelog.engine.replication.returning import (
@@ -111,6 +112,7 @@ class Around:
             cast(Any, self),
             lambda: self.now,
             lambda _point: None,
+            Tasks(),
         )
         self.began: list[tuple[list[ReturnPlace], Incarnation]] = []
         self.filling: ReturnPlace | None = None

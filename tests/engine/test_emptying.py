@@ -16,6 +16,7 @@ from support.takeovers import state_of
 from tidelog.affinity.table import PartitionRow
 from tidelog.affinity.topology import Incarnation, Loss, PartitionCopies, Topology
 from tidelog.engine.node.emptying import AGAIN_S, Emptying
+from tidelog.engine.node.tasks import Tasks
 from tidelog.wal.records import AdmitRecord, ClearRecord, Record
 
 ME, BOB = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=2), 1)
@@ -46,7 +47,8 @@ class Around:
         log: Any = SimpleNamespace(state=self.state, path="store", logged=self._logged)
         store: Any = SimpleNamespace(checkpoint=self._do)
         aside: Any = SimpleNamespace(keep=self._keep)
-        self.here = Emptying(ME, log, store, aside)
+        self.tasks = Tasks()
+        self.here = Emptying(ME, log, store, aside, self.tasks)
 
     async def _keep(self, _partition: int) -> None:
         await self.goes.wait()
@@ -80,7 +82,7 @@ def live(scenario: Callable[[Around], Awaitable[None]]) -> None:
     async def lived() -> None:
         at = Around()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(at.here.run)
+            nursery.start_soon(at.tasks.run)
             await trio.testing.wait_all_tasks_blocked()
             await scenario(at)
             nursery.cancel_scope.cancel()

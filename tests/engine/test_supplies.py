@@ -69,14 +69,16 @@ class Around:
         files: Any = SimpleNamespace(keeper=SimpleNamespace(directory=None))
         partitions: Any = SimpleNamespace(is_open=lambda partition: partition not in self.closed)
         decisions: Any = SimpleNamespace(suggest=self._suggest)
+        tasks: Any = SimpleNamespace(begin=self._begin)
         self.here = Supplies(
             ME, files, self.log, partitions, self.streams, self.outflow, decisions,
-            lambda: self.now, lambda _point: None, lambda _partition: None,
+            lambda: self.now, lambda _point: None, lambda _partition: None, tasks,
         )  # fmt: skip
-        self.here._nursery = SimpleNamespace(  # type: ignore[assignment]
-            start_soon=lambda _job, returning: self.started.append(returning)
-        )
         self.decide(copies())
+
+    def _begin(self, _work: object, returning: Return) -> bool:
+        self.started.append(returning)
+        return True
 
     def _suggest(self, change: Any, guards: tuple[Guard, ...] = ()) -> int:
         self.suggested.append((change, guards))

@@ -15,6 +15,7 @@ from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.net.frames import Message
 from tidelog.engine.node.taking_in import HELD_BYTES, PATIENCE_S, TELL_BYTES, TakingIn
+from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace, demanded_of
 from tidelog.wal.records import AdmitRecord, ClearRecord, Record
 
@@ -36,9 +37,10 @@ class Around:
         self.position = 50
         self.shown: dict[int, float] = {4: 1.0}
         around: Any = self
+        self.tasks = Tasks()
         self.here = TakingIn(
             around, SimpleNamespace(tell=lambda *said: self.told.append(said)),  # type: ignore[arg-type]
-            around, trio.current_time, lambda _point: None, self.shown,
+            around, trio.current_time, lambda _point: None, self.shown, self.tasks,
         )  # fmt: skip
         self.path = "store"
 
@@ -99,7 +101,7 @@ def live(scenario: Callable[[Around], Awaitable[None]]) -> None:
     async def lived() -> None:
         at = Around()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(at.here.run)
+            nursery.start_soon(at.tasks.run)
             await trio.testing.wait_all_tasks_blocked()
             await scenario(at)
             nursery.cancel_scope.cancel()

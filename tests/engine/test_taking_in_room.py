@@ -15,6 +15,7 @@ from tidelog.affinity.errors import DiskError
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.node.taking_in import HELD_BYTES, STORE_BYTES, TakingIn
+from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace
 from tidelog.wal.records import AdmitRecord
 
@@ -36,8 +37,9 @@ class Around:
         self._turn = trio.Semaphore(0)
         node_log: Any = SimpleNamespace(logged=self._logged, position=7, path="here")
         outflow: Any = SimpleNamespace(tell=lambda *_: None)
+        self.tasks = Tasks()
         self.taking_in = TakingIn(
-            node_log, outflow, self, trio.current_time, lambda _point: None, {}
+            node_log, outflow, self, trio.current_time, lambda _point: None, {}, self.tasks
         )
 
     async def checkpoint(self, reason: str) -> None:
@@ -82,7 +84,7 @@ async def begun() -> AsyncIterator[Around]:
     """A copy to which all pieces may come."""
     around = Around()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(around.taking_in.run)
+        nursery.start_soon(around.tasks.run)
         await wait_all_tasks_blocked()
         around.taking_in.begin([place(partition) for partition in MANY], PRIMARY)
         await wait_all_tasks_blocked()
