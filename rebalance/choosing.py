@@ -100,7 +100,8 @@ class SupplyChoice(Generic[Member]):
     """How a copy comes back, and why.
 
     ``lwm`` and ``ranges`` are the agreed point; ``instead`` says what would have been needed for
-    less to be sent, empty if nothing is.
+    less to be sent, empty if nothing is.  ``wants_log`` tells whether the log of somebody else
+    might do.
     """
 
     kind: SupplyKind
@@ -110,6 +111,7 @@ class SupplyChoice(Generic[Member]):
     supplier: Member | None
     reason: str
     instead: str = ""
+    wants_log: bool = False
 
 
 def choose(
@@ -146,7 +148,7 @@ def choose(
                 f"{history.member} holds them from {history.first} on",
                 instead="if the copy had not missed them",
             )
-    return _full(primary, *_no_history(missing, known))
+    return _full(primary, *_no_history(missing, known), wants_log=True)
 
 
 def agreed_up_to(opened: int, primary: ShownByPrimary) -> int:
@@ -210,7 +212,9 @@ def _given_out(primary: ShownByPrimary) -> NumberRanges:
     return without(united([(1, primary.top)]), primary.pending)
 
 
-def _full(primary: ShownByPrimary, reason: str, instead: str) -> SupplyChoice[Member]:
+def _full(
+    primary: ShownByPrimary, reason: str, instead: str, *, wants_log: bool = False
+) -> SupplyChoice[Member]:
     return SupplyChoice(
         kind=SupplyKind.FULL,
         lwm=0,
@@ -219,4 +223,5 @@ def _full(primary: ShownByPrimary, reason: str, instead: str) -> SupplyChoice[Me
         supplier=None,
         reason=reason,
         instead=instead,
+        wants_log=wants_log,
     )

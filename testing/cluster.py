@@ -74,7 +74,7 @@ POINTS = (
     "takeover.after_seal", "takeover.after_report", "takeover.after_list_logged",
     "takeover.after_list_stored", "takeover.after_open",
     "admit.sent", "admit.logged",
-    "supply.first", "supply.middle", "supply.last",
+    "supply.first", "supply.middle", "supply.last", "lend.sent",
     "join.sent", "add.proposed", "add.decided",
     "checkpoint.between_pieces", "checkpoint.before_mark", "checkpoint.after_mark",
     "rotate.after_new_segment",

@@ -174,6 +174,11 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (82, "pairs", DATA,
      "partition:int epoch:int admission:int number:int lengths:bytes pairs:bytes record:bytes"
      " tally:list?"),
+    # A primary asks for history that its own log has not (``engine.replication.lent``).
+    (83, "reach", DATA, "ask:int partitions:int* epochs:int*"),
+    (84, "reached", DATA, "ask:int partitions:int* firsts:int* lacking:list*"),
+    (85, "lend", DATA, "ask:int piece:int partitions:int* epochs:int* missing:list*"),
+    (86, "lent", DATA, "ask:int piece:int records:bytes* lacking:list* not_yet:list* more:flag"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

@@ -74,6 +74,7 @@ from .catching_up import CatchingUp
 from .emptying import Emptying
 from .exchanges import ExchangeRecord
 from .leftovers import Leftovers
+from .lending import Lending
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
@@ -164,6 +165,7 @@ class ReplicaGroups:
         self.readers: Readers
         self.supplies: Supplies
         self.catching_up: CatchingUp
+        self.lending: Lending
         self.leftovers: Leftovers
         self.emptying: Emptying
         """Set before anything arrives."""
@@ -631,6 +633,10 @@ class ReplicaGroups:
                 self.catching_up.taking_in.filled(sender, fill_of(message))
             case "demand":
                 self.supplies.demanded(sender, demanded_of(message))
+            case "reach" | "lend":
+                self.lending.arrived(sender, message)
+            case "reached" | "lent":
+                self.supplies.borrowing.arrived(sender, message)
             case "confirm-copy" | "copy-confirmed":
                 self.readers.arrived(sender, message)
             case _:

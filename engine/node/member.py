@@ -61,6 +61,7 @@ from .emptying import Emptying
 from .exchanges import ExchangeRecord
 from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
 from .leftovers import Leftovers
+from .lending import Lending
 from .log import NodeLog
 from .losing import Losing
 from .member_files import OLD_DISK_HINT, OpenMember
@@ -146,6 +147,9 @@ class RunningMember:
         self._aside = Aside(opened.files, self.log, self._tasks)
         self.groups.catching_up = CatchingUp(
             me, self.log, outflow, followed, self, self._aside, now, reached, self._tasks
+        )
+        self.groups.lending = Lending(
+            me, opened.files, self.log, self.groups.followed, outflow, self._tasks, reached
         )
         self.groups.leftovers = Leftovers(me, self.log, self.agreement, self._aside, now)
         self.groups.emptying = Emptying(me, self.log, self, self._aside, self._tasks)

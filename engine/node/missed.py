@@ -1,25 +1,24 @@
-"""What copies have missed, sent to them from the log, piece by piece.
+"""What copies have missed, sent to them from a log, piece by piece.
 
-The log is read once for all partitions to which a copy comes back together.
+A log is read once for all partitions to which a copy comes back together: that of the primary, or
+one that another copy lends to it.
 
 Invariants:
 
 - Of what is sent at most ``PIECE_BYTES`` and one record wait for an answer, per copy.
-- The log is pinned from before it is searched.
 - A copy hears that it has all only if each number that it lacked was sent, or was closed (B5), and
   with that a digest of all that was sent, which it compares (M3).
 
-Left out: what is looked for (``checkpoints.supplying``), and reading (``supply_log``).
+Left out: what is looked for (``checkpoints.supplying``), and reading it (``own_history``,
+``borrowing``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 
-import trio
-
-from ...affinity.errors import CorruptLogError
 from ...affinity.topology import Incarnation
 from ...checkpoints.supplying import FoundNumbers, WantedNumbers
 from ...wal.records import SuppliedRecord, encode_record
@@ -30,14 +29,18 @@ from ..replication.returning import (
     new_digest,
     supply_message,
 )
-from ..store.store_files import StoreFiles
-from .log import NodeLog
-from .returns import PATIENCE_S, Return, StoppedError
-from .supply_log import SearchedLog, begun
+from .own_history import NextTurn, NoHistoryError
+from .returns import Return, StoppedError
 from .ways_back import WaysBack
 
-PIECE_BYTES = 512 << 10
-"""Bytes of keys and values from which on the rest goes with the next piece."""
+
+class HistorySource(Protocol):
+    """A log that has what a copy has missed."""
+
+    def opened(
+        self, owner: str, wanted: Mapping[int, WantedNumbers]
+    ) -> AbstractAsyncContextManager[NextTurn]:
+        """Begin to search it; raises ``NoHistoryError``, as each turn does."""
 
 
 class _Sent:
@@ -50,96 +53,82 @@ class _Sent:
 
 
 class MissedHistory:
-    """The history that one incarnation sends."""
+    """The history that copies which come back to one incarnation are sent."""
 
-    def __init__(
-        self,
-        me: Incarnation,
-        files: StoreFiles,
-        node_log: NodeLog,
-        ways: WaysBack,
-        reached: Callable[[str], None],
-    ) -> None:
-        self._me = me
-        self._files = files
-        self._log = node_log
+    def __init__(self, ways: WaysBack, reached: Callable[[str], None]) -> None:
         self._ways = ways
         self._reached = reached
 
     def __repr__(self) -> str:
-        return f"<MissedHistory of {self._me}>"
+        return f"<MissedHistory, {self._ways}>"
 
-    async def send(self, returning: Return, wanted: Mapping[ReturnPlace, WantedNumbers]) -> None:
-        """Send what the log has of what is missing, piece by piece."""
+    async def send(
+        self,
+        returning: Return,
+        wanted: Mapping[ReturnPlace, WantedNumbers],
+        supplier: Incarnation,
+        history: HistorySource,
+    ) -> None:
+        """Send what the log of a supplier has of what is missing, piece by piece."""
         left = {place.partition: place for place, row in wanted.items() if row.missing}
         if not left:
             return
-        run, keeper = self._files.environment.run, self._files.keeper
-        # What has committed by now is told in the log, and that is durable, up to here.
-        with trio.move_on_after(PATIENCE_S):
-            await self._log.told()
-        upto = self._log.position
         sought = {place.partition: wanted[place] for place in left.values()}
-        owner = f"copy {returning.copy}"
         try:
-            searched, pin = await run("supply", lambda: begun(keeper, owner, sought, upto))
-            try:
-                await self._send_from(returning, searched, left)
-            finally:
-                keeper.pins.release(pin)
-        except CorruptLogError as error:
-            # Damage, or something that began before the first segment that is needed.
-            self._ways.lacks(returning.copy, sought)
-            raise StoppedError(f"the log does not tell what is missing: {error}") from None
+            async with history.opened(f"copy {returning.copy}", sought) as turn:
+                await self._send_from(returning, supplier, turn, left)
+        except NoHistoryError as error:
+            self._ways.lacks(returning.copy, sought, supplier)
+            raise StoppedError(str(error)) from None
 
     async def _send_from(
-        self, returning: Return, searched: SearchedLog, left: dict[int, ReturnPlace]
+        self,
+        returning: Return,
+        supplier: Incarnation,
+        turn: NextTurn,
+        left: dict[int, ReturnPlace],
     ) -> None:
-        number, more, environment = 0, True, self._files.environment
-        read = partial(searched.read, PIECE_BYTES, environment.rest)
+        number = 0
         sent = {place: _Sent() for place in left.values()}
         while left:
-            more = await environment.run("supply", read)
+            found_by, more = await turn()
             pieces: list[SupplyPiece] = []
-            for partition, found in searched.search.take_out().items():
+            for partition, found in found_by.items():
                 place = left.get(partition)
                 if place is None:
                     continue
-                self._check_found(returning, partition, found, more)
+                if found.lacking or (found.not_yet and not more):
+                    # Only this partition is without history: others may come by it (B5).
+                    self._ways.lacks(returning.copy, [partition], supplier)
+                    raise StoppedError(f"the log lacks numbers of partition {partition}")
                 last = not found.not_yet
                 if not (last or found.transactions or found.closed):
                     continue
-                pieces.append(self._piece(place, sent[place], last, found))
+                pieces.append(_piece(supplier, place, sent[place], last, found))
                 if last:
                     del left[partition]
-            if not pieces:
-                continue
-            demanded = [Demanded(one.place, one.number + 1) for one in pieces]
-            returning.tell(supply_message(pieces), demanded)
-            number += 1
-            self._reached("supply.first" if number == 1 else "supply.middle")
-            if not left:
-                self._reached("supply.last")
-            await returning.answered()
+            if pieces:
+                demanded = [Demanded(one.place, one.number + 1) for one in pieces]
+                returning.tell(supply_message(pieces), demanded)
+                number += 1
+                self._reached("supply.first" if number == 1 else "supply.middle")
+                if not left:
+                    self._reached("supply.last")
+                await returning.answered()
+            elif not more:
+                raise NoHistoryError(f"the log says nothing of partitions {sorted(left)}")
 
-    def _check_found(
-        self, returning: Return, partition: int, found: FoundNumbers, more: bool
-    ) -> None:
-        """Raise if the log does not have what is missing; it is copied in full then (B5)."""
-        if found.lacking or (found.not_yet and not more):
-            self._ways.lacks(returning.copy, [partition])
-            raise StoppedError(f"the log lacks numbers of partition {partition}")
 
-    def _piece(
-        self, place: ReturnPlace, sent: _Sent, last: bool, found: FoundNumbers
-    ) -> SupplyPiece:
-        record = SuppliedRecord(
-            partition=place.partition,
-            admission=place.admission,
-            source=self._me.member.bytes,
-            transactions=tuple(found.transactions),
-            closed=tuple(found.closed),
-        )
-        sent.number += 1
-        sent.digest.update(encode_record(record))
-        return SupplyPiece(place, sent.number, last, record, sent.digest.digest() if last else b"")
+def _piece(
+    supplier: Incarnation, place: ReturnPlace, sent: _Sent, last: bool, found: FoundNumbers
+) -> SupplyPiece:
+    record = SuppliedRecord(
+        partition=place.partition,
+        admission=place.admission,
+        source=supplier.member.bytes,
+        transactions=tuple(found.transactions),
+        closed=tuple(found.closed),
+    )
+    sent.number += 1
+    sent.digest.update(encode_record(record))
+    return SupplyPiece(place, sent.number, last, record, sent.digest.digest() if last else b"")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ...affinity.errors import CorruptLogError
+from ...affinity.rows import Member
 from ...checkpoints.supplying import SupplySearch, WantedNumbers
 from ...rebalance.choosing import LogReach
 from ...wal.format import Frame
@@ -30,7 +31,7 @@ PIN_BYTES_MAX = 1 << 30
 """Bytes of log behind which who is supplied is not worth the space any more (B9)."""
 
 
-def reach_of(head: StateRecord, partition: int, member: str) -> LogReach[str]:
+def reach_of(head: StateRecord, partition: int, member: Member) -> LogReach[Member]:
     """Return which numbers of a partition the log of a member holds, by how it begins."""
     held = held_from(head, partition)
     return LogReach(member, held.above + 1, held.without)

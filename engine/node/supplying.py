@@ -34,22 +34,26 @@ from ...affinity.changes import CopiesAdded, CopiesAdmitted, CopiesRemoved, Topo
 from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.supplying import WantedNumbers
-from ...rebalance.choosing import SupplyKind
+from ...rebalance.choosing import LogReach, SupplyKind
 from ...wal.history import oldest_state
-from ...wal.records import AdmitRecord, PrepareRecord, StateRecord
+from ...wal.records import AdmitRecord, PrepareRecord
 from ..agreement.messages import Guard
+from ..replication.lent import OpenPlace
 from ..replication.reports import Report
 from ..replication.returning import Admitted, Demanded, ReturnPlace, admit_message
 from ..replication.streams import Follower, Streams
 from ..store.store_files import StoreFiles
+from .borrowing import Borrowing
 from .filling import Filling
 from .log import NodeLog, record_bytes
-from .missed import MissedHistory
+from .missed import HistorySource, MissedHistory
 from .outflow import Outflow
+from .own_history import OwnHistory
 from .partitions import Partitions
 from .returns import PATIENCE_S, Return, StoppedError
+from .supply_log import reach_of
 from .tasks import Tasks
-from .ways_back import WaysBack
+from .ways_back import LogHolder, WaysBack
 
 LOOK_S = 0.02
 FILLED_MAX = 16
@@ -61,6 +65,11 @@ BEHIND_BYTES_MAX = 64 << 20
 ASK_AGAIN_S = 0.5
 PENDING_BYTES_MAX = 48 << 20
 """Bytes of pending transactions that go with an admission."""
+
+Reaches = list[LogReach[LogHolder]]
+"""Whose logs have which numbers of a partition."""
+LackedBySupplier = dict[Incarnation, dict[ReturnPlace, WantedNumbers]]
+"""What a copy lacks, by whose log has it."""
 
 log = logging.getLogger("tidelog.node")
 
@@ -109,7 +118,10 @@ class Supplies:
         self._tasks = tasks
         self.ways = WaysBack(me, node_log, now)
         """How copies came back lately, and why."""
-        self._history = MissedHistory(me, files, node_log, self.ways, reached)
+        self.borrowing = Borrowing(outflow)
+        """What the logs of others have."""
+        self._own_history = OwnHistory(files, node_log)
+        self._history = MissedHistory(self.ways, reached)
         self._filling = Filling(files, node_log, reached)
 
     def __repr__(self) -> str:
@@ -221,11 +233,11 @@ class Supplies:
         returning.reports = {}
         returning.busy = set(reports)
         try:
-            head = await self._files.environment.run("supply", lambda: oldest_state(self._wal))
-            choices = {p: self.ways.choice(report, head) for p, report in reports.items()}
+            reaches = await self._reaches(reports)
+            choices = {p: self.ways.choice(report, reaches[p]) for p, report in reports.items()}
             known = {p: r for p, r in reports.items() if choices[p].kind is not SupplyKind.FULL}
             if known:
-                await self._by_history(returning, known, head)
+                await self._by_history(returning, known, reaches)
             full = [reports[partition] for partition in sorted(reports.keys() - known.keys())]
             for report in full[FILLED_MAX:]:  # behind what is reported meanwhile: that takes less
                 returning.reports.setdefault(report.partition, report)
@@ -244,10 +256,29 @@ class Supplies:
             for partition in [p for p in returning.pins if self._is_added(copy, p)]:
                 self._files.keeper.pins.release(returning.pins.pop(partition))
 
+    async def _reaches(self, reports: Mapping[int, Report]) -> dict[int, Reaches]:
+        """Return whose logs have which numbers of some partitions.
+
+        Others are asked only where the log of this member does not do.
+        """
+        head = await self._files.environment.run("supply", lambda: oldest_state(self._wal))
+        mine = LogHolder(self._me)
+        reaches: dict[int, Reaches] = {p: [reach_of(head, p, mine)] for p in reports}
+        asked: dict[Incarnation, list[OpenPlace]] = {}
+        for partition, report in reports.items():
+            if self.ways.choice(report, reaches[partition]).wants_log:
+                for copy in self._topology.partitions[partition].in_sync:
+                    if copy != self._me and copy in self._topology.present:
+                        asked.setdefault(copy, []).append(OpenPlace(partition, report.epoch))
+        if asked:
+            for partition, others in (await self.borrowing.reaches(asked)).items():
+                reaches[partition] += others
+        return reaches
+
     # -------------------------------------------------------------- by history
 
     async def _by_history(
-        self, returning: Return, reports: Mapping[int, Report], head: StateRecord
+        self, returning: Return, reports: Mapping[int, Report], reaches: Mapping[int, Reaches]
     ) -> None:
         copy = returning.copy
         for partition in reports:
@@ -265,9 +296,13 @@ class Supplies:
             lambda: all((self._admission(copy, p) or 0) > before for p in reports),
         )
         try:
-            wanted = await self._admit(returning, reports, head)
-            await self._history.send(returning, wanted)
-            await self._join(returning, [place.partition for place in wanted])
+            wanted = await self._admit(returning, reports, reaches)
+            for supplier, rows in wanted.items():
+                history = self._history_of(supplier, rows)
+                await self._history.send(returning, rows, supplier, history)
+            await self._join(
+                returning, [place.partition for rows in wanted.values() for place in rows]
+            )
         finally:
             left = [p for p in reports if not self._is_added(copy, p)]
             if left:
@@ -279,17 +314,24 @@ class Supplies:
     def _is_added(self, copy: Incarnation, partition: int) -> bool:
         return copy in self._topology.partitions[partition].in_sync
 
+    def _history_of(self, supplier: Incarnation, places: Iterable[ReturnPlace]) -> HistorySource:
+        """Return what the log of a member has of some places."""
+        if supplier == self._me:
+            return self._own_history
+        return self.borrowing.history(supplier, {one.partition: one.epoch for one in places})
+
     async def _admit(
-        self, returning: Return, reports: Mapping[int, Report], head: StateRecord
-    ) -> dict[ReturnPlace, WantedNumbers]:
+        self, returning: Return, reports: Mapping[int, Report], reaches: Mapping[int, Reaches]
+    ) -> LackedBySupplier:
         """Let a copy follow the streams; return what it lacks of what was before."""
-        wanted: dict[ReturnPlace, WantedNumbers] = {}
+        wanted: LackedBySupplier = {}
         done, waits = trio.Event(), True
 
         def admit() -> None:
             if waits:
                 rows = [
-                    self._admitted(returning, report, head, wanted) for report in reports.values()
+                    self._admitted(returning, report, reaches[report.partition], wanted)
+                    for report in reports.values()
                 ]
                 told = [row for row in rows if row is not None]
                 if told:
@@ -311,8 +353,8 @@ class Supplies:
         self,
         returning: Return,
         report: Report,
-        head: StateRecord,
-        wanted: dict[ReturnPlace, WantedNumbers],
+        reaches: Reaches,
+        wanted: LackedBySupplier,
     ) -> Admitted | None:
         """Fix the moment from which on a copy follows a stream; None if it cannot."""
         partition, state, copy = report.partition, self._log.state, returning.copy
@@ -320,7 +362,7 @@ class Supplies:
         copies = self._topology.partitions[partition]
         if admission is None or not self._may_return(copy, copies, report.epoch):
             return None
-        choice = self.ways.choice(report, head)
+        choice = self.ways.choice(report, reaches)
         if choice.kind is SupplyKind.FULL:
             return None
         pending = state.copies.pending.get(partition)
@@ -338,7 +380,8 @@ class Supplies:
         self.ways.explain(copy, partition, choice)
         place = ReturnPlace(partition, copies.epoch, admission)
         table = state.epoch_tables[partition]
-        wanted[place] = WantedNumbers(choice.missing, table)
+        supplier = self._me if choice.supplier is None else choice.supplier.copy
+        wanted.setdefault(supplier, {})[place] = WantedNumbers(choice.missing, table)
         returning.expect(place)
         return Admitted(
             place=place,

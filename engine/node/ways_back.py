@@ -9,20 +9,27 @@ Left out: going that way (``supplying``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...affinity.topology import Incarnation, Topology
 from ...checkpoints.copies import CopyState
-from ...rebalance.choosing import ShownByCopy, ShownByPrimary, SupplyChoice, choose
+from ...rebalance.choosing import LogReach, ShownByCopy, ShownByPrimary, SupplyChoice, choose
 from ...tx.counter import PartitionUpdateCounter
 from ...tx.numbers import run_numbers
-from ...wal.records import StateRecord
 from ..replication.reports import Report
 from .log import NodeLog
-from .supply_log import reach_of
 
 EXPLAINED_MAX = 8
+
+
+class LogHolder(NamedTuple):
+    """A member whose log may have what a copy has missed."""
+
+    copy: Incarnation
+
+    def __str__(self) -> str:
+        return str(self.copy.member)[:8]
 
 
 class ReturnExplained(NamedTuple):
@@ -30,7 +37,7 @@ class ReturnExplained(NamedTuple):
 
     copy: Incarnation
     at: float
-    choice: SupplyChoice[str]
+    choice: SupplyChoice[LogHolder]
 
 
 class WaysBack:
@@ -40,18 +47,22 @@ class WaysBack:
         self._me = me
         self._log = node_log
         self._now = now
-        self._without_history: set[tuple[Incarnation, int]] = set()
+        self._without_history: set[tuple[Incarnation, int, Incarnation]] = set()
+        """Copies, partitions, and whose log has not what these lack of those."""
         self.explained: dict[int, deque[ReturnExplained]] = {}
         """How copies came back lately, and why, by partition; the newest last."""
 
     def __repr__(self) -> str:
         return f"<WaysBack to {self._me}: {len(self._without_history)} without history>"
 
-    def choice(self, report: Report, head: StateRecord) -> SupplyChoice[str]:
-        """Return how a copy comes back to a partition as that is now; ``head`` begins the log."""
+    def choice(
+        self, report: Report, reaches: Sequence[LogReach[LogHolder]]
+    ) -> SupplyChoice[LogHolder]:
+        """Return how a copy comes back to a partition as that is now; whose log has what is told
+        by ``reaches``."""
         partition, state = report.partition, self._log.state
         counter, pending = state.counters[partition], state.copies.pending.get(partition)
-        found: SupplyChoice[str] = choose(
+        return choose(
             ShownByCopy(
                 whole=report.state in (CopyState.OWNING, CopyState.MOVING),
                 opened=report.epochs[-1][0],
@@ -66,29 +77,34 @@ class WaysBack:
                 top=counter.hwm,
                 pending=[run_numbers(one.run) for one in pending.all()] if pending else (),
             ),
-            []
-            if (report.copy, partition) in self._without_history
-            else [reach_of(head, partition, str(self._me.member)[:8])],
+            [
+                reach
+                for reach in reaches
+                if (report.copy, partition, reach.member.copy) not in self._without_history
+            ],
         )
-        return found
 
     # -------------------------------------------------------------- what the log proved to lack
 
-    def lacks(self, copy: Incarnation, partitions: Iterable[int]) -> None:
-        """Know that the log has not what it was thought to have: these are copied in full (B5)."""
-        self._without_history.update((copy, partition) for partition in partitions)
+    def lacks(self, copy: Incarnation, partitions: Iterable[int], supplier: Incarnation) -> None:
+        """Know that a log has not what it was thought to have: it is not chosen again (B5)."""
+        self._without_history.update((copy, partition, supplier) for partition in partitions)
 
     def filled(self, copy: Incarnation, partition: int) -> None:
         """Know that a copy was sent all there is: what it lacks now is new."""
-        self._without_history.discard((copy, partition))
+        self._without_history = {
+            row for row in self._without_history if row[:2] != (copy, partition)
+        }
 
     def decided(self, topology: Topology) -> None:
         """Forget copies that have gone."""
-        self._without_history = {row for row in self._without_history if row[0] in topology.present}
+        self._without_history = {
+            row for row in self._without_history if {row[0], row[2]} <= topology.present
+        }
 
     # -------------------------------------------------------------- what is shown
 
-    def explain(self, copy: Incarnation, partition: int, choice: SupplyChoice[str]) -> None:
+    def explain(self, copy: Incarnation, partition: int, choice: SupplyChoice[LogHolder]) -> None:
         """Keep why a copy comes back as it does."""
         known = self.explained.setdefault(partition, deque(maxlen=EXPLAINED_MAX))
         known.append(ReturnExplained(copy, self._now(), choice))

@@ -146,11 +146,15 @@ def admitted_of(message: Message) -> list[Admitted]:
         pending = tuple(_of_type(one, PrepareRecord) for one in records[1:])
         for one in pending:
             assert record is not None
-            _check_run(one.run, place.partition)
+            check_run(one.run, place.partition)
             if epoch_of(record.epochs, one.run.first) != one.run.epoch:
                 raise ValueError(f"{one.run!r} is pending in another epoch")
         return Admitted(
-            place=place, kind=SupplyKind(kind), begin=_number(begin), record=record, pending=pending
+            place=place,
+            kind=SupplyKind(kind),
+            begin=counter_number(begin),
+            record=record,
+            pending=pending,
         )
 
     try:
@@ -168,7 +172,7 @@ def demanded_of(message: Message) -> list[Demanded]:
     """Return which pieces a copy demands; ``FrameError`` if that cannot be."""
     try:
         return [
-            Demanded(_place(*place), _number(number))
+            Demanded(_place(*place), counter_number(number))
             for *place, number in zip(*message[1:], strict=True)
         ]
     except _WRONG as error:
@@ -201,12 +205,12 @@ def supply_pieces_of(message: Message) -> list[SupplyPiece]:
         place = _place(partition, epoch, admission)
         record = _only(data, SuppliedRecord)
         for one in record.transactions:
-            _check_run(one.run, place.partition)
+            check_run(one.run, place.partition)
         for closed in record.closed:
-            _check_run(Run(place.partition, *closed[:3]), place.partition)
+            check_run(Run(place.partition, *closed[:3]), place.partition)
         if len(digest) != (DIGEST_BYTES if last else 0):
             raise ValueError("a digest stands in the last piece, and in no other")
-        return SupplyPiece(place, _number(number), bool(last), record, digest)
+        return SupplyPiece(place, counter_number(number), bool(last), record, digest)
 
     try:
         return [piece(*row) for row in zip(*message[1:], strict=True)]
@@ -236,7 +240,7 @@ def fill_of(message: Message) -> FillPiece:
         end = None
         if tally is not None:
             end = FillEnd(_checked(_only(record, AdmitRecord), place), _tally(*tally))
-        return FillPiece(place, _number(number), PackedPairs(lengths, data), end)
+        return FillPiece(place, counter_number(number), PackedPairs(lengths, data), end)
     except _WRONG as error:
         raise FrameError(f"pairs: {error}") from None
 
@@ -254,7 +258,7 @@ def _columns(places: Iterable[ReturnPlace]) -> tuple[list[int], list[int], list[
 
 
 def _place(*fields: object) -> ReturnPlace:
-    return ReturnPlace(*map(_number, fields))
+    return ReturnPlace(*map(counter_number, fields))
 
 
 def _checked(record: AdmitRecord, place: ReturnPlace) -> AdmitRecord:
@@ -272,7 +276,8 @@ def _checked(record: AdmitRecord, place: ReturnPlace) -> AdmitRecord:
     return record
 
 
-def _check_run(run: Run, partition: int) -> None:
+def check_run(run: Run, partition: int) -> None:
+    """Raise unless a run is of a partition, and has numbers that there may be."""
     if run.partition != partition or min(run[1:]) < 1 or run.first + run.count - 1 > COUNTER_MAX:
         raise ValueError(f"{run!r} is not of partition {partition}, or not of its numbers")
 
@@ -280,10 +285,13 @@ def _check_run(run: Run, partition: int) -> None:
 def _tally(count: object, tombstones: object, digest: object) -> PairTally:
     if not isinstance(digest, bytes) or len(digest) != TRAILER_SIZE:
         raise ValueError(f"a digest is {TRAILER_SIZE} bytes")
-    return PairTally(_number(count), _number(tombstones), int.from_bytes(digest, "little"))
+    return PairTally(
+        counter_number(count), counter_number(tombstones), int.from_bytes(digest, "little")
+    )
 
 
-def _number(value: object) -> int:
+def counter_number(value: object) -> int:
+    """Return a number of 63 bits; raises for anything else."""
     if checked_number(value) > COUNTER_MAX:
         raise ValueError(f"{value!r} is not a number of 63 bits")
     return checked_number(value)

@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from support.copies import Group, live
-from tidelog.engine.node import filling, missed
-from tidelog.engine.node.missed import MissedHistory
+from tidelog.engine.node import filling, missed, own_history
 from tidelog.engine.node.returns import Return
 from tidelog.engine.node.supplying import Supplies
 from tidelog.engine.replication.returning import Admitted, SupplyPiece
@@ -259,7 +258,7 @@ def test_a_full_copy_in_many_pieces_while_its_keys_are_written(
 
 
 def test_history_in_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(missed, "PIECE_BYTES", 200)
+    monkeypatch.setattr(own_history, "PIECE_BYTES", 200)
 
     async def scenario(group: Group) -> None:
         name = group.backups[-1]
@@ -372,12 +371,12 @@ def with_admit(**more: Any) -> Callable[[Admitted], Admitted]:
     return wrong
 
 
-WRONG: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
-    "another partition": (MissedHistory, "_piece", with_run(partition=1)),
-    "no partition": (MissedHistory, "_piece", with_run(partition=999)),
-    "another epoch": (MissedHistory, "_piece", with_run(epoch=99)),
-    "huge numbers": (MissedHistory, "_piece", with_run(first=COUNTER_MAX + 5)),
-    "huge closed numbers": (MissedHistory, "_piece", closing(COUNTER_MAX - 1, 50)),
+WRONG: dict[str, tuple[object, str, Callable[[Any], Any]]] = {
+    "another partition": (missed, "_piece", with_run(partition=1)),
+    "no partition": (missed, "_piece", with_run(partition=999)),
+    "another epoch": (missed, "_piece", with_run(epoch=99)),
+    "huge numbers": (missed, "_piece", with_run(first=COUNTER_MAX + 5)),
+    "huge closed numbers": (missed, "_piece", closing(COUNTER_MAX - 1, 50)),
     "HWM too high": (Supplies, "_admitted", with_admit(hwm=COUNTER_MAX + 1)),
     "HWM too low": (Supplies, "_admitted", with_admit(hwm=1)),
     "LWM too high": (Supplies, "_admitted", with_admit(lwm=COUNTER_MAX + 1)),

@@ -453,7 +453,7 @@ OF_COPIES = (
     "tx.after_lock", "tx.after_confirm", "tx.after_prepared_sent", "tx.before_commit_log",
     "tx.after_commit_log", "takeover.after_report", "takeover.after_list_logged",
     "takeover.after_list_stored", "admit.sent", "admit.logged", "supply.first", "supply.middle",
-    "supply.last", "join.sent", "add.proposed", "add.decided",
+    "supply.last", "lend.sent", "join.sent", "add.proposed", "add.decided",
 )  # fmt: skip
 """Points of transactions over several groups, and of partitions with more than one copy."""
 

@@ -19,7 +19,7 @@ from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.api.open import open_with
 from tidelog.engine.data import flush
 from tidelog.engine.node.missed import MissedHistory
-from tidelog.engine.node.ways_back import WaysBack
+from tidelog.engine.node.ways_back import LogHolder, WaysBack
 from tidelog.engine.replication.streams import Streams
 from tidelog.engine.system.environment import Environment
 from tidelog.rebalance.choosing import SupplyChoice, SupplyKind
@@ -54,12 +54,12 @@ async def a_delete_that_overtakes_what_was_missed(group: Group) -> None:
     gate, history = trio.Event(), group.at.member(primary).groups.supplies._history
     genuine = history.send
 
-    async def late(returning: Any, wanted: Any) -> None:
+    async def late(returning: Any, wanted: Any, *source: Any) -> None:
         if group.partition in {place.partition for place in wanted}:
             await gate.wait()
-        await genuine(returning, wanted)
+        await genuine(returning, wanted, *source)
 
-    history.send = late  # type: ignore[method-assign]
+    history.send = late  # type: ignore[assignment, method-assign]
     group.at.start([name])
     copies = group.at.topology
     await group.until(lambda: bool(copies().partitions[group.partition].moving))
@@ -122,8 +122,8 @@ def a_supply_with_a_hole(patch: Patch) -> None:
 def numbers_above_a_gap_are_taken_for_all_below(patch: Patch) -> None:
     genuine = WaysBack.choice
 
-    def choice(self: WaysBack, report: Any, head: Any) -> SupplyChoice[str]:
-        return genuine(self, replace(report, lwm=report.lwm + 3), head)
+    def choice(self: WaysBack, report: Any, reaches: Any) -> SupplyChoice[LogHolder]:
+        return genuine(self, replace(report, lwm=report.lwm + 3), reaches)
 
     patch.setattr(WaysBack, "choice", choice)
 
@@ -143,9 +143,9 @@ def a_copy_is_searched_for_by_its_lwm_alone(patch: Patch) -> None:
     """It is taken for one that has all up to the highest number that it shows."""
     genuine = WaysBack.choice
 
-    def choice(self: WaysBack, report: Any, head: Any) -> SupplyChoice[str]:
+    def choice(self: WaysBack, report: Any, reaches: Any) -> SupplyChoice[LogHolder]:
         highest = PartitionUpdateCounter(report.lwm, report.ranges).highest_applied
-        return genuine(self, replace(report, lwm=highest, ranges=()), head)
+        return genuine(self, replace(report, lwm=highest, ranges=()), reaches)
 
     patch.setattr(WaysBack, "choice", choice)
 

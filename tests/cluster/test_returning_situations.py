@@ -26,6 +26,7 @@ deletes while a copy is away, or moving         coming_back: what_was_deleted_wh
 by history first, in full then                  broken_pins: a_pin_that_breaks
 the supplier was copied in full itself          a_primary_that_was_copied_in_full
 the supplier came back itself                   a_copy_that_came_back_passes_on
+the supplier is not the primary                 lent_history
 a moving copy owns nothing                      a_copy_on_its_way_back_is_no_primary
 the supplier, or the demander, leaves           return_points
 the primary changes while a copy moves          returns_at_once: a_planned_move
@@ -65,13 +66,14 @@ from support.copies import (
     supply_waits,
 )
 from tidelog.affinity.topology import PartitionCopies
+from tidelog.engine.node.ways_back import LogHolder
 from tidelog.engine.store.options import Options
 from tidelog.rebalance.choosing import SupplyChoice, SupplyKind
 
 NONE, HISTORY, FULL = SupplyKind.NONE, SupplyKind.HISTORICAL, SupplyKind.FULL
 
 
-def choices(group: Group, name: str) -> list[SupplyChoice[str]]:
+def choices(group: Group, name: str) -> list[SupplyChoice[LogHolder]]:
     return [one.choice for one in explained(group, name)]
 
 
@@ -218,7 +220,7 @@ def test_a_copy_that_came_back_passes_on_what_it_can(way: SupplyKind) -> None:
         await group.back(second)
         assert kinds(group, second)[: 1 + (way is FULL)] == [HISTORY, way][: 1 + (way is FULL)]
         if way is FULL:
-            assert "no log holds" in choices(group, second)[1].reason
+            assert "no log reaches further back than" in choices(group, second)[1].reason
         last = LARGE + b"2" if way is FULL else b"before"
         assert await values(group) == [b"meanwhile"] * 6 + [None] * 3 + [last]
 

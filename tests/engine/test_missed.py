@@ -13,8 +13,9 @@ from trio.testing import MockClock
 
 from tidelog.affinity.topology import Incarnation
 from tidelog.checkpoints.supplying import FoundNumbers, WantedNumbers
-from tidelog.engine.node import missed
+from tidelog.engine.node import own_history
 from tidelog.engine.node.missed import MissedHistory
+from tidelog.engine.node.own_history import OwnHistory
 from tidelog.engine.node.returns import Return, StoppedError
 from tidelog.engine.replication.returning import (
     Demanded,
@@ -65,15 +66,14 @@ class Around:
         files = SimpleNamespace(
             environment=SimpleNamespace(run=self._run, rest=lambda: None), keeper=keeper
         )
-        ways = SimpleNamespace(lacks=lambda copy, some: self.lacks.append((copy, [*some])))
-        self.history = MissedHistory(
-            ME, cast(Any, files), cast(Any, self.log), cast(Any, ways), lambda _point: None
-        )
+        ways = SimpleNamespace(lacks=lambda copy, some, _of: self.lacks.append((copy, [*some])))
+        self.own = OwnHistory(cast(Any, files), cast(Any, self.log))
+        self.history = MissedHistory(cast(Any, ways), lambda _point: None)
         outflow = SimpleNamespace(
             tell=lambda _to, message: self.told.append(supply_pieces_of(message))
         )
         self.returning = Return(CID, cast(Any, outflow), trio.current_time, lambda *_about: True)
-        monkeypatch.setattr(missed, "begun", self._begun)
+        monkeypatch.setattr(own_history, "begun", self._begun)
 
     async def _run(self, _what: str, job: Callable[[], Any]) -> Any:
         return job()
@@ -116,7 +116,7 @@ class Around:
             for place in wanted:
                 self.returning.expect(place)
             try:
-                await self.history.send(self.returning, wanted)
+                await self.history.send(self.returning, wanted, ME, self.own)
             except StoppedError as error:
                 told = str(error)
 

@@ -34,11 +34,12 @@ from tidelog.engine.node.supplying import (
     PENDING_BYTES_MAX,
     Supplies,
 )
+from tidelog.engine.node.ways_back import LogHolder
 from tidelog.engine.replication.reports import PreparedHere, Report, report_of
 from tidelog.engine.replication.returning import Admitted, Demanded, ReturnPlace
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import BY_TAKEOVER, Kept, Streams
-from tidelog.rebalance.choosing import SupplyKind
+from tidelog.rebalance.choosing import LogReach, SupplyKind
 from tidelog.wal.records import (
     AdmitRecord,
     CommitUptoRecord,
@@ -206,9 +207,12 @@ def behind(at: Around) -> Report:
     )
 
 
-def admitted(at: Around, report: Report) -> tuple[Admitted | None, dict[ReturnPlace, Any]]:
-    wanted: dict[ReturnPlace, WantedNumbers] = {}
-    row = at.here._admitted(at.returning(), report, state_of().record(1), wanted)
+REACHES = [LogReach(LogHolder(ME), 1)]
+
+
+def admitted(at: Around, report: Report) -> tuple[Admitted | None, dict[Incarnation, Any]]:
+    wanted: dict[Incarnation, dict[ReturnPlace, WantedNumbers]] = {}
+    row = at.here._admitted(at.returning(), report, REACHES, wanted)
     return row, wanted
 
 
@@ -228,7 +232,7 @@ def test_an_admission_tells_what_both_have_what_is_pending_and_where_the_stream_
         dropped=(b"unknown".ljust(16),),
     )
     assert row.pending == (pending(7), pending(9))
-    assert wanted == {PLACE: WantedNumbers([(5, 6), (8, 8)], ((1, 1),))}
+    assert wanted == {ME: {PLACE: WantedNumbers([(5, 6), (8, 8)], ((1, 1),))}}
     stream = at.streams.get(0)
     assert stream is not None
     follower = stream.followers[CID]
@@ -236,7 +240,7 @@ def test_an_admission_tells_what_both_have_what_is_pending_and_where_the_stream_
 
 
 def no_history(at: Around, report: Report) -> Report:
-    at.here.ways.lacks(CID, [0])
+    at.here.ways.lacks(CID, [0], ME)
     return report
 
 
@@ -393,9 +397,9 @@ def test_a_copy_is_admitted_by_a_new_decision_and_then_supplied_and_then_joins()
     at, done = Around(), list[str]()
     at.decide(copies(opened=False))
 
-    async def admit(*_about: object) -> dict[ReturnPlace, WantedNumbers]:
+    async def admit(*_about: object) -> dict[Incarnation, dict[ReturnPlace, WantedNumbers]]:
         done.append("admit")
-        return {PLACE: WantedNumbers([(1, 1)], ((1, 1),))}
+        return {ME: {PLACE: WantedNumbers([(1, 1)], ((1, 1),))}}
 
     async def send(*_about: object) -> None:
         done.append("send")
@@ -412,7 +416,7 @@ def test_a_copy_is_admitted_by_a_new_decision_and_then_supplied_and_then_joins()
 
     async def bring_back() -> None:
         with pytest.raises(StoppedError):
-            await here._by_history(at.returning(), {0: report}, state_of().record(1))
+            await here._by_history(at.returning(), {0: report}, {0: []})
 
     async def scenario() -> None:
         async with trio.open_nursery() as nursery:
@@ -434,11 +438,8 @@ def test_a_copy_is_admitted_by_a_new_decision_and_then_supplied_and_then_joins()
     trio.run(scenario, clock=MockClock(autojump_threshold=0))
 
 
-def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_time() -> None:
     at, done = Around(), list[tuple[str, list[int]]]()
-    monkeypatch.setattr(supplying, "oldest_state", lambda _wal: state_of().record(1))
     here, returning = cast(Any, at.here), at.returning()
     reports = {
         partition: replace(behind(at), partition=partition) for partition in range(FILLED_MAX + 4)
@@ -446,10 +447,10 @@ def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_ti
     here._topology = Topology(partitions=(copies(),) * len(reports))
     here._may_return = lambda _copy, _copies, _epoch: True
 
-    async def run(_what: str, job: Callable[[], Any]) -> Any:
-        return job()
+    async def reaches(reports: dict[int, Report]) -> dict[int, Any]:
+        return dict.fromkeys(reports)
 
-    def choice(report: Report, _head: object) -> Any:
+    def choice(report: Report, _reaches: object) -> Any:
         return SimpleNamespace(
             kind=SupplyKind.HISTORICAL if report.partition == 5 else SupplyKind.FULL
         )
@@ -464,7 +465,7 @@ def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_ti
     first = [partition for partition in reports if partition != 5][:FILLED_MAX]
     later = [partition for partition in reports if partition not in (*first, 5)]
     newer = replace(reports[later[0]], lwm=5)
-    here._files.environment = SimpleNamespace(run=run)
+    here._reaches = reaches
     here.ways.choice = choice
     here._by_history, here._fill = by_history, fill
     returning.reports = dict(reports)
@@ -482,7 +483,7 @@ def test_who_was_sent_all_there_is_may_report_on_that_while_the_next_one_is_sent
     here._topology = Topology(index=9, partitions=(copies(),) * 2)
     here._may_return = lambda _copy, _copies, _epoch: True
     returning.busy = {0, 1}
-    at.here.ways.lacks(CID, [0, 1])
+    at.here.ways.lacks(CID, [0, 1], ME)
 
     async def begin(_returning: Return, places: list[ReturnPlace]) -> None:
         assert [one.admission for one in places] == [9, 10]
@@ -493,7 +494,7 @@ def test_who_was_sent_all_there_is_may_report_on_that_while_the_next_one_is_sent
     here._filling.begin, here._filling.send = begin, send
     trio.run(here._fill, returning, [report, replace(report, partition=1)])
     assert done == [(0, {0, 1}), (1, {1})]
-    assert at.here.ways.choice(report, state_of().record(1)).kind is SupplyKind.HISTORICAL
+    assert at.here.ways.choice(report, REACHES).kind is SupplyKind.HISTORICAL
 
 
 # ------------------------------------------------------------------ who comes back no more

@@ -18,10 +18,11 @@ from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.replay import State
 from tidelog.engine.node import joining
 from tidelog.engine.node.joining import ASK_S_MAX, fetch_topology
-from tidelog.engine.node.ways_back import EXPLAINED_MAX, WaysBack
+from tidelog.engine.node.supply_log import reach_of
+from tidelog.engine.node.ways_back import EXPLAINED_MAX, LogHolder, WaysBack
 from tidelog.engine.replication.reports import Report
 from tidelog.errors import ClusterError
-from tidelog.rebalance.choosing import SupplyKind
+from tidelog.rebalance.choosing import LogReach, SupplyKind
 from tidelog.wal.records import Participant, PrepareRecord, Run
 
 ME, BOB = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=2), 1)
@@ -51,11 +52,14 @@ class Around:
         log: Any = cast(Any, SimpleNamespace(state=self.state))
         self.ways = WaysBack(ME, log, lambda: self.now)
 
+    def reaches(self, report: Report) -> list[LogReach[LogHolder]]:
+        return [reach_of(self.head.record(1), report.partition, LogHolder(ME))]
+
     def kind(self, report: Report) -> SupplyKind:
-        return self.ways.choice(report, self.head.record(1)).kind
+        return self.ways.choice(report, self.reaches(report)).kind
 
     def missing(self, report: Report) -> list[tuple[int, int]]:
-        return self.ways.choice(report, self.head.record(1)).missing
+        return self.ways.choice(report, self.reaches(report)).missing
 
 
 def test_a_copy_gets_what_it_lacks_up_to_the_end_but_for_what_is_pending() -> None:
@@ -103,7 +107,7 @@ def test_a_log_that_begins_behind_a_number_or_has_applied_it_before_is_no_histor
 
 def test_a_log_that_proved_to_lack_something_is_not_asked_again_until_the_copy_was_filled() -> None:
     at = Around()
-    at.ways.lacks(BOB, [0])
+    at.ways.lacks(BOB, [0], ME)
     assert at.kind(BEHIND) is FULL
     assert at.kind(replace(BEHIND, copy=ME)) is HISTORY
     at.state.counters[1].update(0, 12)
@@ -114,17 +118,35 @@ def test_a_log_that_proved_to_lack_something_is_not_asked_again_until_the_copy_w
 
 def test_what_the_log_lacks_for_a_copy_is_known_while_that_is_there() -> None:
     at = Around()
-    at.ways.lacks(BOB, [0])
+    at.ways.lacks(BOB, [0], ME)
     known = KnownMember(member=BOB.member, address="", since=1, boot=1, present=True)
-    at.ways.decided(Topology(members={BOB.member: known}))
+    me = replace(known, member=ME.member)
+    at.ways.decided(Topology(members={BOB.member: known, ME.member: me}))
     assert at.kind(BEHIND) is FULL
-    at.ways.decided(Topology(members={BOB.member: replace(known, present=False)}))
+    gone = replace(known, present=False)
+    at.ways.decided(Topology(members={BOB.member: gone, ME.member: me}))
     assert at.kind(BEHIND) is HISTORY
+
+
+def test_of_several_logs_the_first_one_is_chosen_that_has_not_proved_to_lack_anything() -> None:
+    at, cid = Around(), Incarnation(UUID(int=3), 1)
+    at.head = applied(0, 12)
+    mine = at.reaches(BEHIND)
+    reaches = [*mine, LogReach(LogHolder(cid), 10), LogReach(LogHolder(BOB), 1)]
+    assert at.ways.choice(BEHIND, mine).wants_log
+    chosen = at.ways.choice(BEHIND, reaches)
+    assert (chosen.kind, chosen.supplier, chosen.wants_log) == (HISTORY, LogHolder(cid), False)
+    at.ways.lacks(BOB, [0], cid)
+    assert at.ways.choice(BEHIND, reaches).supplier == LogHolder(BOB)
+    at.ways.lacks(BOB, [0], BOB)
+    assert at.ways.choice(BEHIND, reaches).wants_log
+    diverged = replace(BEHIND, ranges=((11, 1),))
+    assert not at.ways.choice(diverged, reaches).wants_log, "nobody's log would do"
 
 
 def test_what_was_chosen_lately_is_told() -> None:
     at = Around()
-    choice = at.ways.choice(BEHIND, at.head.record(1))
+    choice = at.ways.choice(BEHIND, at.reaches(BEHIND))
     for _ in range(EXPLAINED_MAX + 1):
         at.ways.explain(BOB, 0, choice)
     at.now += 2

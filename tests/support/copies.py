@@ -22,7 +22,7 @@ from support.sim_clients import Clients, made_map
 from tidelog import codecs
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.agreement.timing import Timing
-from tidelog.engine.node import filling, missed
+from tidelog.engine.node import filling, own_history
 from tidelog.engine.node.ways_back import ReturnExplained
 from tidelog.engine.store.options import Options
 from tidelog.errors import TidelogError
@@ -312,7 +312,7 @@ async def age_logs(group: Group, rounds: int = 3) -> None:
 
 def small_pieces(patch: pytest.MonkeyPatch, rows: int = 3) -> None:
     """Let each transaction of a history, and so many rows of a full copy, be a piece."""
-    patch.setattr(missed, "PIECE_BYTES", 20)
+    patch.setattr(own_history, "PIECE_BYTES", 20)
     patch.setattr(filling, "PIECE_ROWS", rows)
 
 
@@ -339,12 +339,12 @@ def supply_waits(group: Group) -> trio.Event:
     gate, history = trio.Event(), group.at.member(group.primary).groups.supplies._history
     genuine = history.send
 
-    async def send(returning: Any, wanted: Any) -> None:
+    async def send(returning: Any, wanted: Any, *source: Any) -> None:
         if group.partition in {place.partition for place in wanted}:
             await gate.wait()
-        await genuine(returning, wanted)
+        await genuine(returning, wanted, *source)
 
-    history.send = send  # type: ignore[method-assign]
+    history.send = send  # type: ignore[assignment, method-assign]
     return gate
 
 
