@@ -32,7 +32,7 @@ from threading import Lock
 import trio
 
 from ...affinity.errors import TidelogError
-from ...wal.records import CommitUptoRecord, IdleRecord, Record, Upto, encode_record
+from ...wal.records import ClearRecord, CommitUptoRecord, IdleRecord, Record, Upto, encode_record
 from ...wal.writer import LogFailedError
 from ..commit.commit_log import CommitLog
 from ..commit.context import AutomaticIds, CommitContext
@@ -115,6 +115,8 @@ class NodeLog:
         self.unsaid: set[int] = set()
         """Partitions in whose older epochs something has committed that the log does not say yet:
         nothing may rest on that."""
+        self.clearing: set[int] = set()
+        """Partitions of which a CLEAR is on its way into the log: what is here is about to go."""
         self.queued_bytes = 0
         """Bytes of updates in the queue."""
         self.groups = self.commits = 0
@@ -210,6 +212,8 @@ class NodeLog:
         """
         made = list(records)
         encoded: list[bytes] = []
+        cleared = {one.partition for one in made if isinstance(one, ClearRecord)}
+        self.clearing |= cleared
 
         def record(_time: int) -> bytes:
             encoded[:] = map(encode_record, made)
@@ -220,11 +224,17 @@ class NodeLog:
                 for one, data in zip(made, encoded, strict=True):
                     logged(one, data)
             self.fold(made, then)
+            self.clearing -= cleared
+
+        def lost() -> None:
+            self.clearing -= cleared
+            if undo is not None:
+                undo()
 
         commit = Commit(NoUpdates(), durable=True)
         commit.record = record
         commit.then = fold
-        commit.undo = undo
+        commit.undo = lost
         self.put(commit)
 
     def fold(self, records: Iterable[Record], then: Callable[[], object]) -> None:

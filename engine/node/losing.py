@@ -103,9 +103,10 @@ class Losing:
         }  # fmt: skip
 
     def _has(self, partition: int) -> bool:
-        """Tell whether there is a whole copy here, with anything in it."""
+        """Tell whether there is a whole copy here, with anything in it, that is here to stay."""
         state = self._log.state
-        return state.copies.is_whole(partition) and state.counters[partition].hwm > 0
+        whole = state.copies.is_whole(partition) and partition not in self._log.clearing
+        return whole and state.counters[partition].hwm > 0
 
     def _failure(self, empty: bool) -> BaseException | None:
         """Return what keeps a partition from opening here: a failed log, or data file.

@@ -41,7 +41,7 @@ from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.system.disk import RealDirectory
 from tidelog.engine.system.production import production
 from tidelog.errors import DiskError, UsageError
-from tidelog.wal.records import NamespaceRecord
+from tidelog.wal.records import ClearRecord, NamespaceRecord
 
 # ------------------------------------------------------------------ copies that are kept aside
 
@@ -319,3 +319,30 @@ def test_nothing_that_was_lost_goes_on_where_a_disk_has_failed(what: str, policy
         await at.settled(name for name in at.running() if name != broken)
 
     live(scenario, nodes=4, partitions=8, backups=0, timing=replace(QUICK, restart_wait=3.0))
+
+
+def test_a_copy_that_is_about_to_be_cleared_is_nothing_to_go_on_with() -> None:
+    """A disk that hangs has a CLEAR wait; what was here by then would be told, and is gone then."""
+
+    async def scenario(group: Group) -> None:
+        at, partition, stale = group.at, group.partition, group.backups[-1]
+        await group.put(range(4), b"old")
+        await group.equal()
+        await group.away(stale)
+        await group.put(range(4), b"new")
+        group.hold("admit", group.primary, stale)
+        at.start([stale])
+        await group.until(lambda: stale in at.running())
+        member, ended = at.member(stale), trio.Event()
+        assert member._losing._has(partition)
+        clear = ClearRecord(partition=partition, admission=1, reason="it is copied in full")
+        member.log.put_records([clear], ended.set)
+        assert not member._losing._has(partition)
+        await ended.wait()
+        assert member.log.clearing == set()
+        assert not member._losing._has(partition)
+        at.holds.release_all()
+        await group.back()
+        assert await group.value(0) == b"new"
+
+    live(scenario, timing=QUICK)
