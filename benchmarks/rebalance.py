@@ -27,6 +27,7 @@ from threading import Event as StopEvent
 from time import monotonic
 from typing import Any
 
+import lmdb
 from loads import cpu_ns
 from members import MEMBERS, Members, members_up
 from report import table
@@ -34,6 +35,8 @@ from tuned_member import SentBack, forget_sent, read_sent
 
 import tidelog
 from tidelog.affinity.partitions import Space, partitions_of
+from tidelog.engine.data.stored import TRAILER_SIZE, pack_prefix
+from tidelog.engine.node.taking_in import STORE_BYTES
 
 MIB = 1 << 20
 OPTIONS = {
@@ -77,6 +80,8 @@ class Full:
 
     seconds: float
     cp_seconds: float
+    lmdb_seconds: float
+    """In which LMDB alone removes so many pairs, and writes as many, in as large transactions."""
     sent: int
     seconds_beside_puts: float
     p99_before: float
@@ -221,7 +226,7 @@ def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
             go_away(up, data)
             memory = Memory(up)
             way, sent = come_back(up, memory.look)
-            cp_seconds = cp_of(folder, size)
+            cp_seconds, lmdb_seconds = cp_of(folder, size), lmdb_of(folder, size, value_bytes)
             go_away(up, data)
             with putting(up.url) as puts:
                 time.sleep(BEFORE_S)
@@ -234,6 +239,7 @@ def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
             return Full(
                 seconds=way.seconds,
                 cp_seconds=cp_seconds,
+                lmdb_seconds=lmdb_seconds,
                 sent=way.sent,
                 seconds_beside_puts=beside.seconds,
                 p99_before=p99([s for at, s in puts if began - BEFORE_S < at < began - s]),
@@ -262,6 +268,45 @@ def cp_of(folder: Path, size: int) -> float:
         taken.append(monotonic() - began)
         target.unlink()
     return median(taken)
+
+
+def lmdb_of(folder: Path, size: int, value_bytes: int) -> float:
+    """Seconds in which LMDB alone does what the data file of the copy has to take.
+
+    Pairs that were written in any order go, half of the partitions at a time, and are written anew
+    in theirs, in transactions of ``STORE_BYTES``; nothing is sent, checked or served.
+    """
+    chance, value = random.Random(5), bytes(value_bytes + TRAILER_SIZE)
+    each = size // (KEY_BYTES + value_bytes) // PARTITIONS
+    parts = [
+        sorted(pack_prefix(number, 16) + chance.randbytes(KEY_BYTES) for _ in range(each))
+        for number in range(PARTITIONS)
+    ]
+    loaded = [key for part in parts for key in part]
+    chance.shuffle(loaded)
+    some = STORE_BYTES // (len(loaded[0]) + len(value))
+    path = folder / "lmdb"
+    with lmdb.open(str(path), map_size=max(4 * size, 1 << 30)) as env:
+        for first in range(0, len(loaded), 20_000):
+            _put_pairs(env, sorted(loaded[first : first + 20_000]), value)
+        began = monotonic()
+        for half in (parts[: PARTITIONS // 2], parts[PARTITIONS // 2 :]):
+            for part in half:
+                with env.begin(write=True) as txn, txn.cursor() as cursor:
+                    cursor.set_key(part[0])
+                    for _ in part:
+                        cursor.delete()
+            for part in half:
+                for first in range(0, each, some):
+                    _put_pairs(env, part[first : first + some], value)
+        taken = monotonic() - began
+    shutil.rmtree(path)
+    return taken
+
+
+def _put_pairs(env: lmdb.Environment, keys: list[bytes], value: bytes) -> None:
+    with env.begin(write=True) as txn, txn.cursor() as cursor:
+        cursor.putmulti([(key, value) for key in keys])
 
 
 # ------------------------------------------------------------------------------- puts meanwhile
@@ -423,11 +468,14 @@ def _full_rows(columns: Sequence[Sequence[Full]]) -> Iterator[tuple[str, ...]]:
 
     yield row("seconds", lambda one: one.seconds, ".2f")
     yield row("seconds of `cp` and `sync`", lambda one: one.cp_seconds, ".2f")
+    yield row("seconds of LMDB alone", lambda one: one.lmdb_seconds, ".2f")
     yield ("MB sent", *(f"{size / 1e6:,.0f}" for size in sizes), "", "")
     yield (
         "rate beside `cp`", *(f"{ratio:.2f}x" for ratio in ratios),
         f">= {RATIO_MUST:g}: {'pass' if ratios[0] >= RATIO_MUST else 'fail'}", f"{RATIO_AIM:g}",
     )  # fmt: skip
+    beside = [median(one.cp_seconds / one.lmdb_seconds for one in rounds) for rounds in columns]
+    yield ("LMDB alone beside `cp`", *(f"{ratio:.2f}x" for ratio in beside), "", "")
     yield row(
         f"seconds beside puts of {PUTTERS} threads", lambda one: one.seconds_beside_puts, ".2f"
     )

@@ -488,7 +488,8 @@ class RunningMember:
             "sets": [[copy.member.bytes for copy in copies.in_sync] for copies in mine],
             "blocked": self.groups.blocked(),
             "lagging": self.groups.lagging(),
-            "log_failure": None if self.log.failure is None else str(self.log.failure),
+            "log_failure": _told(self.log.failure),
+            "data_failure": _told(self._files.checkpointer.doubtful),
             "timing": {**asdict(self._timing), "replica_timeout": REPLICA_TIMEOUT_S},
             "counts": {
                 "clients": len(self._clients),
@@ -614,3 +615,7 @@ class RunningMember:
         """Go on with what waited for room."""
         if connection.other.role == "member":
             self.groups.has_room(UUID(bytes=connection.other.member))
+
+
+def _told(failure: TidelogError | None) -> str | None:
+    return None if failure is None else str(failure)

@@ -368,6 +368,7 @@ def said(of: UUID, mine: list[int], **more: Any) -> dict[str, Any]:
         "blocked": [],
         "lagging": [],
         "log_failure": None,
+        "data_failure": None,
         "timing": {"lease": 1.5, "drift": 0.1},
         "counts": {"clients": 2, "requests": 5, "commits": 1, "log_bytes": 4096},
     } | more
@@ -611,6 +612,23 @@ def test_a_directory_of_one_member_is_not_that_of_a_cluster(
     assert done.exit_code == 4
     assert "It is that of one member" in done.stderr
     assert "cluster up" not in done.stderr
+
+
+def test_a_disk_that_failed_is_in_the_way_by_its_log_or_by_its_data_file() -> None:
+    data = up(said(N1, [0, 3], data_failure="no checkpoint: a sync failed"))
+    both = up(said(N2, [1], log_failure="a sync failed", data_failure="it, too"))
+    found = picture(**ALL | {"n1": data, "n2": both})
+    [first, second] = [one for one in blocks(found) if one.kind in ("log", "data")]
+    assert (first.kind, first.members) == ("data", ("n1",))
+    assert first.text == (
+        "n1 takes no checkpoints and no full copies any more: no checkpoint: a sync failed"
+    )
+    assert (second.kind, second.members) == ("log", ("n2",))
+    assert "n2 writes nothing any more, as its log failed: a sync failed" in second.text
+    assert "start it again" in first.next
+    problems = {row["name"]: row["problem"] for row in node_rows(found)}
+    assert problems["n1"] == "no checkpoint: a sync failed"
+    assert problems["n2"] == "a sync failed"
 
 
 def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:

@@ -39,8 +39,8 @@ class Blocker:
     """Something that is in the way."""
 
     kind: str
-    """``majority``, ``coordinator``, ``log``, ``unavailable``, ``takeover``, ``lease``, ``few``,
-    ``lag`` or ``copies``."""
+    """``majority``, ``coordinator``, ``log``, ``data``, ``lost``, ``unavailable``, ``takeover``,
+    ``lease``, ``few``, ``lag`` or ``copies``."""
     partitions: tuple[int, ...] = ()
     members: tuple[str, ...] = ()
     """Who it is about: whose disk is needed, or who is waited for."""
@@ -75,7 +75,7 @@ def blocks_of(picture: Picture, shares: Sequence[Share], folder: str) -> list[Bl
     return [
         *_too_few(picture, shares, folder),
         *_no_coordinator(picture),
-        *_logs(picture, folder),
+        *_disks(picture, folder),
         *_unavailable(picture, shares, folder),
         *_openings(picture, shares),
         *_dues(picture, shares, folder),
@@ -160,17 +160,20 @@ def _no_coordinator(picture: Picture) -> list[Blocker]:
     ]
 
 
-def _logs(picture: Picture, folder: str) -> list[Blocker]:
-    return [
-        Blocker(
-            kind="log",
-            members=(name,),
-            text=f"{name} writes nothing any more, as its log failed: {answer.status.log_failure}",
-            next=f"mend its disk, then end it and start it again: {_again(name, folder)}",
-        )
-        for name, answer in picture.answers.items()
-        if answer.status and answer.status.log_failure is not None
-    ]
+def _disks(picture: Picture, folder: str) -> list[Blocker]:
+    found = []
+    for name, answer in picture.answers.items():
+        log, data = answer.failures
+        if log is not None:
+            kind, text = "log", f"{name} writes nothing any more, as its log failed: {log}"
+        elif data is not None:
+            kind = "data"
+            text = f"{name} takes no checkpoints and no full copies any more: {data}"
+        else:
+            continue
+        mended = f"mend its disk, then end it and start it again: {_again(name, folder)}"
+        found.append(Blocker(kind=kind, members=(name,), text=text, next=mended))
+    return found
 
 
 def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:

@@ -44,6 +44,7 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "blocked": (list,),
     "lagging": (list,),
     "log_failure": (str, type(None)),
+    "data_failure": (str, type(None)),
     "timing": (dict,),
     "counts": (dict,),
 }
@@ -111,6 +112,8 @@ class MemberStatus:
     lagging: Sequence[Lagging]
     log_failure: str | None
     """Why it writes nothing any more; None while it does."""
+    data_failure: str | None
+    """Why it takes no checkpoints any more; None while it does."""
     timing: Mapping[str, float]
     """Seconds that it waits, by name; ``drift`` is a factor."""
     counts: Mapping[str, int]
@@ -193,6 +196,7 @@ def status_of(view: Any, answer: Any) -> MemberStatus:
                 for row in answer["lagging"]
             ],
             log_failure=answer["log_failure"],
+            data_failure=answer["data_failure"],
             timing={str(name): float(seconds) for name, seconds in answer["timing"].items()},
             counts={str(name): int(count) for name, count in answer["counts"].items()},
             known=uuids_of(row[0] for row in answer["members"]),
@@ -252,6 +256,11 @@ class MemberAnswer:
     def state(self) -> str:
         """``up`` if it answers, ``silent`` if it only runs, ``down`` if it does not."""
         return "up" if self.status else "silent" if self.pid else "down"
+
+    @property
+    def failures(self) -> tuple[str | None, str | None]:
+        """Why its log fails, and its data file; None for what does not."""
+        return (self.status.log_failure, self.status.data_failure) if self.status else (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

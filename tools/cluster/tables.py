@@ -121,7 +121,7 @@ def node_rows(picture: Picture) -> list[dict[str, Any]]:
                 "decided": status.decided,
                 "partitions": len(status.partitions),
                 "served": status.served,
-                "problem": status.log_failure,
+                "problem": status.log_failure or status.data_failure,
                 "counts": dict(status.counts),
             }
         rows.append(row)
