@@ -8,8 +8,8 @@ import msgpack
 
 from tidelog.engine.node.views import told_view
 from tidelog.testing import SimCluster
-from tidelog.tools.cluster.cli import EXCHANGES
 from tidelog.tools.cluster.cluster_file import LocalCluster, LocalMember
+from tidelog.tools.cluster.showing import EXCHANGES
 from tidelog.tools.cluster.standing import MemberAnswer, Picture, held_of, picture_of, status_of
 
 

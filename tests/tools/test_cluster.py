@@ -32,7 +32,7 @@ from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import address_text
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME, SERVER_LOG_NAME
-from tidelog.tools.cluster import cli, growing
+from tidelog.tools.cluster import growing, showing
 from tidelog.tools.cluster.baseline import advice, changes_text, is_settled, seats_of
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
@@ -571,7 +571,9 @@ def test_who_is_to_serve_a_partition_and_is_away_does_not_serve_it_already(
 ) -> None:
     # A move to a member that had just been killed ended well, for it was the primary still.
     write_cluster(str(tmp_path), THREE)
-    monkeypatch.setattr(cli, "look", lambda *_place: picture(**(ALL | {"n2": MemberAnswer(pid=0)})))
+    monkeypatch.setattr(
+        showing, "look", lambda *_place: picture(**(ALL | {"n2": MemberAnswer(pid=0)}))
+    )
     assert "n1 serves partition 0 already" in run("cluster", "move", tmp_path, 0, "n1").stderr
     done = run("cluster", "move", tmp_path, 1, "n2")
     assert done.exit_code == 6

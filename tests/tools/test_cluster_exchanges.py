@@ -15,7 +15,7 @@ from click.testing import Result
 from support.pictures import picture_in
 from tidelog.affinity.errors import ClusterError
 from tidelog.testing import SimCluster
-from tidelog.tools.cluster import cli
+from tidelog.tools.cluster import showing
 from tidelog.tools.cluster.cluster_file import LocalCluster, LocalMember, write_cluster
 from tidelog.tools.cluster.exchanges import (
     EXCHANGE_COLUMNS,
@@ -245,7 +245,7 @@ def test_the_command_prints_rows_and_names_who_did_not_answer(
         asked.append(about[2:])
         return picture
 
-    monkeypatch.setattr(cli, "look", look)
+    monkeypatch.setattr(showing, "look", look)
     done = run("cluster", "exchanges", tmp_path, "--last", 1, "--json")
     assert (
         done.stderr == "n1, n2 and n3 did not answer: how long takeovers took there is not told\n"
@@ -261,7 +261,7 @@ def test_the_command_prints_rows_and_names_who_did_not_answer(
         ["7", "2.5 s", "n2 has gone"],
         ["8", "2.5 s", "n2 has gone"],
     ]
-    assert asked == [(None, 1), (None, cli.EXCHANGES), (None, cli.EXCHANGES)]
+    assert asked == [(None, 1), (None, showing.EXCHANGES), (None, showing.EXCHANGES)]
     assert run("cluster", "exchanges", tmp_path, "--last", 0).exit_code == 2
 
 
@@ -281,7 +281,7 @@ def test_that_there_was_no_exchange_is_said(
         for name, answer in picture.answers.items()
     }
     write_cluster(str(tmp_path), picture.cluster)
-    monkeypatch.setattr(cli, "look", lambda *_about: replace(picture, answers=quiet))
+    monkeypatch.setattr(showing, "look", lambda *_about: replace(picture, answers=quiet))
     done = run("cluster", "exchanges", tmp_path)
     assert done.stderr == "nobody who answers has seen an exchange since it was started\n"
     assert done.stdout.split() == list(EXCHANGE_COLUMNS)

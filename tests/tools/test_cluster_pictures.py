@@ -20,7 +20,7 @@ from tidelog.affinity.changes import MemberLost, MemberWanted
 from tidelog.errors import TidelogError
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY
-from tidelog.tools.cluster import cli
+from tidelog.tools.cluster import showing
 from tidelog.tools.cluster.cluster_file import write_cluster
 from tidelog.tools.cluster.standing import Picture
 
@@ -235,7 +235,7 @@ def test_every_picture_as_it_always_was(
 ) -> None:
     at, picture, partition = pictured(situation, nodes, backups)
     write_cluster(str(tmp_path), local_cluster(at))
-    monkeypatch.setattr(cli, "look", lambda *_place: picture)
+    monkeypatch.setattr(showing, "look", lambda *_place: picture)
     shown = ""
     for words in (
         "status DIR",

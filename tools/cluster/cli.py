@@ -11,46 +11,34 @@ Left out: members on other machines (``tidelog server``).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from functools import partial
 
 import click
 
 from ...affinity.errors import (
-    NotEnoughMembersError,
-    NotFoundError,
     PartitionUnavailableError,
     UsageError,
 )
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ...affinity.topology import LOSS_POLICIES, LossPolicy
-from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from ..shell.commands import PATH, LazyGroup, settings_of, store_argument
 from ..shell.exits import RefusedError
-from ..shell.terminal import note, visible, write_fields, write_json, write_rows
+from ..shell.terminal import note
+from . import showing
 from .baseline import (
-    SEAT_COLUMNS,
     Seat,
-    advice,
-    baseline_fields,
-    changes_text,
-    seat_text,
     seats_of,
 )
-from .blocks import Blocker, blocks_about, blocks_of, names_text
-from .cluster_file import LocalCluster, read_cluster
+from .blocks import blocks_about
+from .cluster_file import read_cluster
 from .elsewhere import found_cluster
-from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
-from .gaps import GAP_COLUMNS, gap_rows, gap_text
 from .growing import newcomer_of, wait_until, want
 from .losing import (
-    LOSS_COLUMNS,
     best_copy,
     check_reset,
     choose_policy,
     declare_lost,
-    loss_rows,
-    loss_text,
     reset_partition,
     told_losses,
 )
@@ -68,38 +56,23 @@ from .running import (
     prepare_folder,
     start_members,
 )
-from .shares import Share, shares_of
-from .standing import Picture
-from .stories import (
-    COPY_COLUMNS,
-    RETURN_COLUMNS,
-    copy_text,
-    return_text,
-    returns_of,
-    story_of,
-    story_text,
-)
-from .tables import (
-    NODE_COLUMNS,
-    PARTITION_COLUMNS,
-    blocks_text,
-    node_rows,
-    partition_rows,
-    partition_text,
-    summary_of,
-    summary_text,
-)
+from .shares import shares_of
 
-SCHEMA = 1
 MEMBERS, MEMBERS_MAX = 3, 32
 PARTITIONS = 64
 BASE_PORT = 7400
-EXCHANGES = 10
 
 
 @click.group(cls=LazyGroup)
 def cluster() -> None:
     """Run a cluster on this machine, to try things with."""
+
+
+for _command in (
+    showing.status, showing.nodes, showing.partitions, showing.partition, showing.explain,
+    showing.exchanges, showing.losses, showing.gaps,
+):  # fmt: skip
+    cluster.add_command(_command)
 
 
 @cluster.command()
@@ -188,158 +161,6 @@ def _check_same(what: str, wanted: int | None, there: int) -> None:
 
 @cluster.command()
 @store_argument("directory")
-@json_options
-@click.pass_context
-def status(ctx: click.Context, directory: str, form: str) -> None:
-    """Show who is there, who leads, how much is served, and what is in the way."""
-    picture = look(directory, found_cluster(directory))
-    shares = shares_of(picture)
-    blocks = blocks_of(picture, shares, directory)
-    fields = summary_of(picture, shares, blocks)
-    if form == "text":
-        write_fields(settings_of(ctx), summary_text(fields))
-        _write_blocks(blocks)
-    else:
-        write_json({"v": SCHEMA, "type": "cluster", **fields})
-
-
-@cluster.command()
-@store_argument("directory")
-@json_options
-@click.pass_context
-def nodes(ctx: click.Context, directory: str, form: str) -> None:
-    """Show each member: its process, whether it votes, its lease, what it serves."""
-    rows = node_rows(look(directory, found_cluster(directory)))
-    if form == "text":
-        write_rows(settings_of(ctx), NODE_COLUMNS, rows)
-    elif form == "json":
-        write_json({"v": SCHEMA, "type": "nodes", "nodes": rows})
-    else:
-        for row in rows:
-            write_json({"v": SCHEMA, "type": "node", **row})
-
-
-@cluster.command()
-@store_argument("directory")
-@json_options
-@click.pass_context
-def partitions(ctx: click.Context, directory: str, form: str) -> None:
-    """Show each partition: whether it is served, by whom, and who has copies."""
-    rows = partition_rows(shares_of(look(directory, found_cluster(directory))))
-    if not rows:
-        place = shlex.quote(directory)
-        note(settings_of(ctx), f"nobody tells of any: `tidelog cluster status {place}` says why")
-    if form == "text":
-        write_rows(settings_of(ctx), PARTITION_COLUMNS, list(map(partition_text, rows)))
-    elif form == "json":
-        write_json({"v": SCHEMA, "type": "partitions", "partitions": rows})
-    else:
-        for row in rows:
-            write_json({"v": SCHEMA, "type": "partition", **row})
-
-
-@cluster.command()
-@store_argument("directory")
-@click.argument("number", metavar="PARTITION", type=int)
-@json_options
-@click.pass_context
-def partition(ctx: click.Context, directory: str, number: int, form: str) -> None:
-    """Show one PARTITION: what was decided, what each member has of it, and what is in the way."""
-    found = found_cluster(directory)
-    picture, share, blocks = _look_at(directory, found, number)
-    blocks = blocks_about(share, blocks)
-    story = story_of(picture, share, blocks)
-    if form == "text":
-        settings = settings_of(ctx)
-        write_fields(settings, story_text(story))
-        click.echo()
-        write_rows(settings, COPY_COLUMNS, list(map(copy_text, story["members"])))
-        _write_blocks(blocks)
-    else:
-        write_json({"v": SCHEMA, "type": "story", **story})
-
-
-@cluster.command()
-@store_argument("directory")
-@click.argument("number", metavar="PARTITION", type=int)
-@json_options
-@click.pass_context
-def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
-    """Tell how copies came back to a PARTITION: with what, why, and what would have changed it."""
-    picture, share, _ = _look_at(directory, found_cluster(directory), number)
-    rows = returns_of(picture)
-    if form != "text":
-        fields = {"partition": number, "primary": share.primary, "returns": rows}
-        write_json({"v": SCHEMA, "type": "explanation", **fields})
-    elif rows:
-        write_rows(settings_of(ctx), RETURN_COLUMNS, list(map(return_text, rows)))
-    else:
-        note(
-            settings_of(ctx),
-            f"nobody has come back to partition {number} since {share.primary} was started",
-        )
-
-
-@cluster.command()
-@store_argument("directory")
-@click.option(
-    "--last",
-    type=click.IntRange(1),
-    default=EXCHANGES,
-    show_default=True,
-    help="Exchanges to show; members remember some tens.",
-)
-@json_options
-@click.pass_context
-def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
-    """Show the last changes of who serves and holds what: why, how long, and what blocks now."""
-    picture = look(directory, found_cluster(directory), None, last)
-    rows = exchanges_of(picture, last)
-    settings = settings_of(ctx)
-    if away := picture.away():
-        note(
-            settings,
-            f"{names_text(away)} did not answer: how long takeovers took there is not told",
-        )
-    if picture.statuses and not rows:
-        note(settings, "nobody who answers has seen an exchange since it was started")
-    if form == "text":
-        write_rows(settings, EXCHANGE_COLUMNS, list(map(exchange_text, rows)))
-    elif form == "json":
-        write_json({"v": SCHEMA, "type": "exchanges", "exchanges": rows})
-    else:
-        for row in rows:
-            write_json({"v": SCHEMA, "type": "exchange", **row})
-
-
-def _look_at(
-    directory: str, found: LocalCluster, number: int
-) -> tuple[Picture, Share, list[Blocker]]:
-    """Return what is told of a partition; ``NotFoundError`` and ``NotEnoughMembersError``."""
-    if not 0 <= number < found.partitions:
-        raise NotFoundError(
-            f"there is no partition {number}", hint=f"Name one of 0 to {found.partitions - 1}."
-        )
-    picture = look(directory, found, number)
-    shares = shares_of(picture)
-    blocks = blocks_of(picture, shares, directory)
-    if not shares:
-        raise NotEnoughMembersError(
-            f"nobody tells of partition {number}: "
-            + (blocks[0].text if blocks else "no member that answers knows of it yet"),
-            hint=f"{blocks[0].next}." if blocks else "Wait a moment, and ask again.",
-        )
-    return picture, shares[number], blocks
-
-
-def _write_blocks(blocks: Sequence[Blocker]) -> None:
-    click.echo()
-    for line in blocks_text(blocks):
-        click.echo(visible(line))
-
-
-@cluster.command()
-@store_argument("directory")
 @click.argument("number", metavar="PARTITION", type=int)
 @click.argument("node")
 @click.pass_context
@@ -347,7 +168,7 @@ def move(ctx: click.Context, directory: str, number: int, node: str) -> None:
     """Let NODE serve PARTITION, of which it has a copy; return when it does."""
     found = found_cluster(directory)
     found.member(node)
-    _, share, blocks = _look_at(directory, found, number)
+    _, share, blocks = showing.look_at(directory, found, number)
     if node == share.primary:
         mine = blocks_about(share, blocks)
         if share.state != "served":
@@ -487,7 +308,7 @@ def reset(
     if source is not None:
         found.member(source)
     for number in numbers:
-        picture, _, _ = _look_at(directory, found, number)
+        picture, _, _ = showing.look_at(directory, found, number)
         check_reset(directory, picture, number, source)
         if source is not None:
             name = source
@@ -498,31 +319,6 @@ def reset(
         reset_partition(directory, found, number, name, empty=empty)
         what = f"begins with nothing, at {name}" if empty else f"goes on from the copy of {name}"
         note(settings_of(ctx), f"partition {number} {what}")
-
-
-@cluster.command()
-@store_argument("directory")
-@json_options
-@click.pass_context
-def losses(ctx: click.Context, directory: str, form: str) -> None:
-    """Show which partitions are lost, and what became of those that were."""
-    found = found_cluster(directory)
-    told = told_losses(directory, found)
-    rows, lost = loss_rows(found, told), list(map(int, told["lost"]))
-    if form == "text":
-        write_rows(settings_of(ctx), LOSS_COLUMNS, list(map(loss_text, rows)))
-        if lost:
-            note(
-                settings_of(ctx),
-                f"lost: {', '.join(map(str, lost))}; `tidelog cluster reset "
-                f"{shlex.quote(directory)} PARTITION...` lets them go on",
-            )
-    elif form == "json":
-        fields = {"policy": told["policy"], "history": bytes(told["history"]).hex()}
-        write_json({"v": SCHEMA, "type": "losses", **fields, "lost": lost, "losses": rows})
-    else:
-        for row in rows:
-            write_json({"v": SCHEMA, "type": "loss", **row})
 
 
 @cluster.command()
@@ -589,47 +385,12 @@ def policy(ctx: click.Context, directory: str, chosen: LossPolicy | None) -> Non
         note(settings_of(ctx), f"the policy is {chosen}")
 
 
-@cluster.command()
-@store_argument("directory")
-@json_options
-@click.pass_context
-def gaps(ctx: click.Context, directory: str, form: str) -> None:
-    """Show which copies lack numbers below their HWM, and which."""
-    picture = look(directory, found_cluster(directory))
-    rows = gap_rows(picture, shares_of(picture))
-    if form == "text":
-        write_rows(settings_of(ctx), GAP_COLUMNS, list(map(gap_text, rows)))
-    elif form == "json":
-        write_json({"v": SCHEMA, "type": "gaps", "gaps": rows})
-    else:
-        for row in rows:
-            write_json({"v": SCHEMA, "type": "gap", **row})
-
-
 @cluster.group(cls=LazyGroup)
 def baseline() -> None:
     """Show and change who votes, and who holds data."""
 
 
-@baseline.command()
-@store_argument("directory")
-@json_options
-@click.pass_context
-def show(ctx: click.Context, directory: str, form: str) -> None:
-    """Show each member: whether it votes, what it holds, what comes to it and what goes."""
-    picture = look(directory, found_cluster(directory))
-    shares = shares_of(picture)
-    if form != "text":
-        return write_json({"v": SCHEMA, "type": "baseline", **baseline_fields(picture, shares)})
-    seats = seats_of(picture, shares)
-    if not seats:
-        place = shlex.quote(directory)
-        return note(settings_of(ctx), f"nobody tells: `tidelog cluster status {place}` says why")
-    write_rows(settings_of(ctx), SEAT_COLUMNS, list(map(seat_text, seats)))
-    click.echo()
-    for line in [changes_text(seats, shares) or "nothing moves", *advice(seats, directory)]:
-        click.echo(visible(line))
-    return None
+baseline.add_command(showing.show)
 
 
 @baseline.command()

@@ -1,0 +1,267 @@
+"""The commands of ``tidelog cluster`` that show something, and change nothing.
+
+Invariants:
+
+- What is shown is what members tell, at about one time; who does not answer is named.
+- As text, a table on a terminal; with ``--json`` one object, or one for each row.
+
+Left out: what is shown of it (``tables``, ``stories`` and their like), and commands that do
+something (``cli``).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+
+from ...affinity.errors import NotEnoughMembersError, NotFoundError
+from ..shell.commands import ToolCommand, json_options, settings_of, store_argument
+from ..shell.terminal import note, visible, write_fields, write_json, write_rows
+from .baseline import (
+    SEAT_COLUMNS,
+    advice,
+    baseline_fields,
+    changes_text,
+    seat_text,
+    seats_of,
+)
+from .blocks import Blocker, blocks_about, blocks_of, names_text
+from .cluster_file import LocalCluster
+from .elsewhere import found_cluster
+from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
+from .gaps import GAP_COLUMNS, gap_rows, gap_text
+from .losing import LOSS_COLUMNS, loss_rows, loss_text, told_losses
+from .running import look
+from .shares import Share, shares_of
+from .standing import Picture
+from .stories import (
+    COPY_COLUMNS,
+    RETURN_COLUMNS,
+    copy_text,
+    return_text,
+    returns_of,
+    story_of,
+    story_text,
+)
+from .tables import (
+    NODE_COLUMNS,
+    PARTITION_COLUMNS,
+    blocks_text,
+    node_rows,
+    partition_rows,
+    partition_text,
+    summary_of,
+    summary_text,
+)
+
+SCHEMA = 1
+EXCHANGES = 10
+PLURALS = {"loss": "losses"}
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@json_options
+@click.pass_context
+def status(ctx: click.Context, directory: str, form: str) -> None:
+    """Show who is there, who leads, how much is served, and what is in the way."""
+    picture = look(directory, found_cluster(directory))
+    shares = shares_of(picture)
+    blocks = blocks_of(picture, shares, directory)
+    fields = summary_of(picture, shares, blocks)
+    if form == "text":
+        write_fields(settings_of(ctx), summary_text(fields))
+        _write_blocks(blocks)
+    else:
+        write_json({"v": SCHEMA, "type": "cluster", **fields})
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@json_options
+@click.pass_context
+def nodes(ctx: click.Context, directory: str, form: str) -> None:
+    """Show each member: its process, whether it votes, its lease, what it serves."""
+    rows = node_rows(look(directory, found_cluster(directory)))
+    _write_all(ctx, form, "node", rows, NODE_COLUMNS)
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@json_options
+@click.pass_context
+def partitions(ctx: click.Context, directory: str, form: str) -> None:
+    """Show each partition: whether it is served, by whom, and who has copies."""
+    rows = partition_rows(shares_of(look(directory, found_cluster(directory))))
+    if not rows:
+        place = shlex.quote(directory)
+        note(settings_of(ctx), f"nobody tells of any: `tidelog cluster status {place}` says why")
+    _write_all(ctx, form, "partition", rows, PARTITION_COLUMNS, partition_text)
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@click.argument("number", metavar="PARTITION", type=int)
+@json_options
+@click.pass_context
+def partition(ctx: click.Context, directory: str, number: int, form: str) -> None:
+    """Show one PARTITION: what was decided, what each member has of it, and what is in the way."""
+    found = found_cluster(directory)
+    picture, share, blocks = look_at(directory, found, number)
+    blocks = blocks_about(share, blocks)
+    story = story_of(picture, share, blocks)
+    if form == "text":
+        settings = settings_of(ctx)
+        write_fields(settings, story_text(story))
+        click.echo()
+        write_rows(settings, COPY_COLUMNS, list(map(copy_text, story["members"])))
+        _write_blocks(blocks)
+    else:
+        write_json({"v": SCHEMA, "type": "story", **story})
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@click.argument("number", metavar="PARTITION", type=int)
+@json_options
+@click.pass_context
+def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
+    """Tell how copies came back to a PARTITION: with what, why, and what would have changed it."""
+    picture, share, _ = look_at(directory, found_cluster(directory), number)
+    rows = returns_of(picture)
+    if form != "text":
+        fields = {"partition": number, "primary": share.primary, "returns": rows}
+        write_json({"v": SCHEMA, "type": "explanation", **fields})
+    elif rows:
+        write_rows(settings_of(ctx), RETURN_COLUMNS, list(map(return_text, rows)))
+    else:
+        note(
+            settings_of(ctx),
+            f"nobody has come back to partition {number} since {share.primary} was started",
+        )
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@click.option(
+    "--last",
+    type=click.IntRange(1),
+    default=EXCHANGES,
+    show_default=True,
+    help="Exchanges to show; members remember some tens.",
+)
+@json_options
+@click.pass_context
+def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
+    """Show the last changes of who serves and holds what: why, how long, and what blocks now."""
+    picture = look(directory, found_cluster(directory), None, last)
+    rows = exchanges_of(picture, last)
+    settings = settings_of(ctx)
+    if away := picture.away():
+        note(
+            settings,
+            f"{names_text(away)} did not answer: how long takeovers took there is not told",
+        )
+    if picture.statuses and not rows:
+        note(settings, "nobody who answers has seen an exchange since it was started")
+    _write_all(ctx, form, "exchange", rows, EXCHANGE_COLUMNS, exchange_text)
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@json_options
+@click.pass_context
+def losses(ctx: click.Context, directory: str, form: str) -> None:
+    """Show which partitions are lost, and what became of those that were."""
+    found = found_cluster(directory)
+    told = told_losses(directory, found)
+    rows, lost = loss_rows(found, told), list(map(int, told["lost"]))
+    fields = {"policy": told["policy"], "history": bytes(told["history"]).hex(), "lost": lost}
+    _write_all(ctx, form, "loss", rows, LOSS_COLUMNS, loss_text, fields)
+    if form == "text" and lost:
+        note(
+            settings_of(ctx),
+            f"lost: {', '.join(map(str, lost))}; `tidelog cluster reset "
+            f"{shlex.quote(directory)} PARTITION...` lets them go on",
+        )
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@json_options
+@click.pass_context
+def gaps(ctx: click.Context, directory: str, form: str) -> None:
+    """Show which copies lack numbers below their HWM, and which."""
+    picture = look(directory, found_cluster(directory))
+    rows = gap_rows(picture, shares_of(picture))
+    _write_all(ctx, form, "gap", rows, GAP_COLUMNS, gap_text)
+
+
+@click.command(cls=ToolCommand)
+@store_argument("directory")
+@json_options
+@click.pass_context
+def show(ctx: click.Context, directory: str, form: str) -> None:
+    """Show each member: whether it votes, what it holds, what comes to it and what goes."""
+    picture = look(directory, found_cluster(directory))
+    shares = shares_of(picture)
+    if form != "text":
+        return write_json({"v": SCHEMA, "type": "baseline", **baseline_fields(picture, shares)})
+    seats = seats_of(picture, shares)
+    if not seats:
+        place = shlex.quote(directory)
+        return note(settings_of(ctx), f"nobody tells: `tidelog cluster status {place}` says why")
+    write_rows(settings_of(ctx), SEAT_COLUMNS, list(map(seat_text, seats)))
+    click.echo()
+    for line in [changes_text(seats, shares) or "nothing moves", *advice(seats, directory)]:
+        click.echo(visible(line))
+    return None
+
+
+def look_at(
+    directory: str, found: LocalCluster, number: int
+) -> tuple[Picture, Share, list[Blocker]]:
+    """Return what is told of a partition; ``NotFoundError`` and ``NotEnoughMembersError``."""
+    if not 0 <= number < found.partitions:
+        raise NotFoundError(
+            f"there is no partition {number}", hint=f"Name one of 0 to {found.partitions - 1}."
+        )
+    picture = look(directory, found, number)
+    shares = shares_of(picture)
+    blocks = blocks_of(picture, shares, directory)
+    if not shares:
+        raise NotEnoughMembersError(
+            f"nobody tells of partition {number}: "
+            + (blocks[0].text if blocks else "no member that answers knows of it yet"),
+            hint=f"{blocks[0].next}." if blocks else "Wait a moment, and ask again.",
+        )
+    return picture, shares[number], blocks
+
+
+def _write_blocks(blocks: Sequence[Blocker]) -> None:
+    click.echo()
+    for line in blocks_text(blocks):
+        click.echo(visible(line))
+
+
+def _write_all(
+    ctx: click.Context,
+    form: str,
+    kind: str,
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    text_of: Callable[[dict[str, Any]], Mapping[str, Any]] = lambda row: row,
+    fields: Mapping[str, Any] = {},
+) -> None:
+    """Write rows of a kind: as a table, in one object with ``fields``, or in an object each."""
+    if form == "text":
+        write_rows(settings_of(ctx), columns, list(map(text_of, rows)))
+    elif form == "json":
+        plural = PLURALS.get(kind, f"{kind}s")
+        write_json({"v": SCHEMA, "type": plural, **fields, plural: rows})
+    else:
+        for row in rows:
+            write_json({"v": SCHEMA, "type": kind, **row})
