@@ -229,6 +229,8 @@ def test_a_copy_that_missed_updates_is_not_taken_for_an_equal_one() -> None:
         await group.put(0, b"before")
         await group.fall(one)
         await group.put(0, b"missed")
+        for primary in (old, other):
+            group.hold("admit", primary, one)
         group.at.start([one])
         await group.at.settled()
         assert group.in_sync == {old, other}

@@ -415,6 +415,7 @@ def test_a_primary_that_was_away_serves_again_what_its_rows_say() -> None:
         await group.put(WRITTEN, b"before")
         await at.kill(name)
         await group.author(name)
+        await at.settled(at.running())
         await group.put(WRITTEN, b"meanwhile")
         at.start([name])
         await placed(group)
