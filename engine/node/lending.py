@@ -62,12 +62,12 @@ class _Loan:
         self.wanted = 1
         """The piece that is asked for."""
         self.answer: Message | None = None
-        """The last piece."""
+        """That piece, once it was sent."""
         self.news = trio.Event()
 
     def asks(self, piece: int) -> None:
         """Take it that a piece is asked for."""
-        self.wanted = piece
+        self.wanted, self.answer = piece, None
         self.news.set()
 
     async def is_asked_for(self, piece: int) -> bool:

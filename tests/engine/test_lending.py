@@ -66,9 +66,10 @@ def live(scenario: Callable[[], Awaitable[None]]) -> None:
 class Primary:
     """A primary, and what it has told."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: Incarnation = ME) -> None:
         self.told: list[tuple[UUID, Message]] = []
-        self.here = Borrowing(cast(Any, SimpleNamespace(tell=lambda *said: self.told.append(said))))
+        outflow: Any = SimpleNamespace(tell=lambda *said: self.told.append(said))
+        self.here = Borrowing(me, outflow)
 
     def asked(self) -> list[Loan]:
         told, self.told = self.told, []
@@ -148,6 +149,25 @@ def test_who_does_not_lend_for_long_has_no_history() -> None:
     live(scenario)
 
 
+def test_what_was_lent_to_who_ran_before_is_no_answer() -> None:
+    async def scenario() -> None:
+        before, at, turns = Primary(), Primary(ME._replace(boot=2)), list[SearchTurn]()
+
+        async def borrow(primary: Primary) -> None:
+            with trio.move_on_after(1):
+                async with primary.here.history(BOB, {0: 1}).opened("copy", WANTED) as turn:
+                    turns.append(await turn())
+
+        async with trio.open_nursery() as nursery:
+            for primary in (before, at):
+                nursery.start_soon(borrow, primary)
+            await wait_all_tasks_blocked()
+            at.lend(before.asked()[0], LAST, more=False)
+        assert turns == []
+
+    live(scenario)
+
+
 # ------------------------------------------------------------------ who lends
 
 
@@ -188,17 +208,16 @@ class Copy:
     @asynccontextmanager
     async def _opened(self, owner: str, _wanted: object) -> AsyncIterator[Any]:
         self.opened.append(owner)
-
-        async def turn() -> SearchTurn:
-            one = self.turns.pop(0)
-            if isinstance(one, Exception):
-                raise one
-            return one
-
         try:
-            yield turn
+            yield lambda: self.turn()
         finally:
             self.opened.remove(owner)
+
+    async def turn(self) -> SearchTurn:
+        one = self.turns.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
 
     async def ask(self, loan: Loan, sender: Incarnation = BOB) -> list[Lent]:
         """Ask for a piece; return what is lent upon that."""
@@ -242,6 +261,28 @@ def test_a_piece_is_lent_when_it_is_asked_for_and_again_if_it_was_lost(
         assert await at.ask(Loan(7, ENOUGH, {})) == []
         assert at.opened == []
         assert await at.ask(Loan(7, 2, {})) == [], "what is over is not begun in the middle"
+
+    lives(at, scenario)
+
+
+def test_a_piece_that_is_searched_for_is_sent_once_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, found_it = Copy(monkeypatch, ONE, TWO), trio.Event()
+
+    async def scenario() -> None:
+        await at.ask(ASKED)
+        genuine = at.turn
+
+        async def turn() -> SearchTurn:
+            await found_it.wait()
+            return await genuine()
+
+        at.turn = turn  # type: ignore[method-assign]
+        for _ in range(2):
+            assert await at.ask(Loan(7, 2, {})) == []
+        found_it.set()
+        assert await at.lent() == [Lent(7, 2, {0: LAST}, False)]
 
     lives(at, scenario)
 
