@@ -59,6 +59,13 @@ async def missed_much(group: Group, *lend: str) -> str:
     return name
 
 
+async def whole(group: Group, name: str) -> None:
+    """Start a member, and wait until all are in sync, while others write: so none is equal yet."""
+    group.at.start([name])
+    await group.at.settled()
+    await group.at.whole()
+
+
 async def check(group: Group) -> None:
     values = [await group.value(i) for i in range(8)]
     assert values == [b"meanwhile"] * 4 + [None] * 2 + [LAST] * 2
@@ -103,8 +110,9 @@ def test_history_is_lent_in_many_pieces_while_others_write(monkeypatch: pytest.M
         async with trio.open_nursery() as nursery:
             for i in range(20, 23):
                 nursery.start_soon(writers.write, i)
-            await group.back(name)
+            await whole(group, name)
             writers.ends = True
+        await group.equal()
         assert lenders(group, name) == [lender]
         assert pieces > 5
         await writers.check()
@@ -220,9 +228,9 @@ def test_somebody_dies_while_history_is_lent(
                 await group.at.killed(victim)
             if victim != name:
                 await group.until(lambda: victim not in group.in_sync and name in group.in_sync)
-            group.at.start([victim])
-            await group.back()
+            await whole(group, victim)
             writers.ends = True
+        await group.equal()
         await writers.check()
         await check(group)
 
@@ -251,8 +259,9 @@ def test_a_lender_waits_until_it_knows_what_became_of_what_is_missing(
         async with trio.open_nursery() as nursery:
             for i in range(20, 40):
                 nursery.start_soon(writers.write, i)
-            await group.back(name)
+            await whole(group, name)
             writers.ends = True
+        await group.equal()
         await writers.check()
         assert lenders(group, name) == [lender]
         assert waited
