@@ -18,7 +18,7 @@ from tidelog.checkpoints.supplying import FoundNumbers, WantedNumbers
 from tidelog.engine.net.frames import Message
 from tidelog.engine.node import lending
 from tidelog.engine.node.borrowing import ASK_AGAIN_S, REACH_S_MAX, Borrowing
-from tidelog.engine.node.lending import DECIDED_S_MAX, LOANS_MAX, Lending
+from tidelog.engine.node.lending import DECIDED_S_MAX, LOANS_MAX, OPENED_S_MAX, Lending
 from tidelog.engine.node.own_history import NoHistoryError, SearchTurn
 from tidelog.engine.node.returns import PATIENCE_S
 from tidelog.engine.node.tasks import Tasks
@@ -359,7 +359,7 @@ def test_who_is_not_of_the_set_tells_and_lends_nothing(
 
     async def scenario() -> None:
         at.here.arrived(BOB, reach_message(3, [HERE, OpenPlace(1, 1)]))
-        await wait_all_tasks_blocked()
+        await trio.sleep(OPENED_S_MAX * 1.5)
         [(_, message)] = at.told
         assert reached_of(message) == (3, {})
         at.told.clear()
@@ -374,13 +374,31 @@ def test_a_copy_of_the_set_tells_how_far_its_log_reaches(monkeypatch: pytest.Mon
 
     async def scenario() -> None:
         at.here.arrived(BOB, reach_message(3, [HERE, OpenPlace(1, 1)]))
-        await wait_all_tasks_blocked()
+        await trio.sleep(OPENED_S_MAX * 1.5)
         [(to, message)] = at.told
         assert (to, reached_of(message)) == (BOB.member, (3, {0: KeptNumbers(1, [])}))
         at.told.clear()
         at.failure = OSError("a disk")
         at.here.arrived(BOB, reach_message(4, [HERE]))
         assert await at.lent() == []
+
+    lives(at, scenario)
+
+
+def test_a_copy_that_has_not_heard_that_the_epoch_is_open_waits_a_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Copy(monkeypatch)
+    following, at.following = at.following, None
+
+    async def scenario() -> None:
+        at.here.arrived(BOB, reach_message(3, [HERE]))
+        await wait_all_tasks_blocked()
+        assert at.told == []
+        at.following = following
+        await trio.sleep(OPENED_S_MAX / 2)
+        [(_, message)] = at.told
+        assert reached_of(message) == (3, {0: KeptNumbers(1, [])})
 
     lives(at, scenario)
 
