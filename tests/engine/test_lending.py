@@ -104,6 +104,27 @@ def test_who_answers_in_time_tells_how_far_its_log_reaches() -> None:
     live(scenario)
 
 
+def test_logs_are_told_in_the_order_in_which_copies_are_asked() -> None:
+    async def scenario() -> None:
+        at, reaches = Primary(), list[Any]()
+
+        async def ask() -> None:
+            reaches.append(await at.here.reaches({CID: [HERE], BOB: [HERE]}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            asks = {to: reach_asked(message)[0] for to, message in at.told}
+            for copy in (BOB, CID):
+                answer = reached_message(asks[copy.member], {0: KeptNumbers(1, [])})
+                at.here.arrived(copy, answer)
+                await wait_all_tasks_blocked()
+        assert [row.member.copy for row in reaches[0][0]] == [CID, BOB]
+        assert trio.current_time() == 0, "all have answered"
+
+    live(scenario)
+
+
 def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -> None:
     async def scenario() -> None:
         at, turns = Primary(), list[SearchTurn]()
@@ -177,12 +198,14 @@ class Copy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *turns: SearchTurn | Exception) -> None:
         self.turns = list(turns)
         self.opened: list[str] = []
+        self.searched: list[set[int]] = []
         self.told: list[tuple[UUID, Message]] = []
         self.state = state_of()
         self.state.counters[0].update(0, 3)
         self.following: Any = SimpleNamespace(epoch=1, author=BOB)
         self.tasks = Tasks()
         self.failure: Exception | None = None
+        self.head = state_of()
         monkeypatch.setattr(lending, "oldest_state", self._oldest_state)
         environment = SimpleNamespace(run=self._run)
         files = SimpleNamespace(keeper=SimpleNamespace(directory=None), environment=environment)
@@ -203,11 +226,12 @@ class Copy:
     def _oldest_state(self, _wal: object) -> Any:
         if self.failure is not None:
             raise self.failure
-        return state_of().record(1)
+        return self.head.record(1)
 
     @asynccontextmanager
-    async def _opened(self, owner: str, _wanted: object) -> AsyncIterator[Any]:
+    async def _opened(self, owner: str, wanted: dict[int, Any]) -> AsyncIterator[Any]:
         self.opened.append(owner)
+        self.searched.append({*wanted})
         try:
             yield lambda: self.turn()
         finally:
@@ -365,18 +389,21 @@ def test_who_is_not_of_the_set_tells_and_lends_nothing(
         at.told.clear()
         [lent] = await at.ask(ASKED)
         assert lent.found == {}
+        assert at.searched == [set()]
 
     lives(at, scenario)
 
 
 def test_a_copy_of_the_set_tells_how_far_its_log_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Copy(monkeypatch)
+    at.head.counters[0].update(0, 1)
+    at.head.counters[0].update(2, 1)
 
     async def scenario() -> None:
         at.here.arrived(BOB, reach_message(3, [HERE, OpenPlace(1, 1)]))
         await trio.sleep(OPENED_S_MAX * 1.5)
         [(to, message)] = at.told
-        assert (to, reached_of(message)) == (BOB.member, (3, {0: KeptNumbers(1, [])}))
+        assert (to, reached_of(message)) == (BOB.member, (3, {0: KeptNumbers(2, [(3, 3)])}))
         at.told.clear()
         at.failure = OSError("a disk")
         at.here.arrived(BOB, reach_message(4, [HERE]))
