@@ -98,6 +98,7 @@ def test_who_answers_in_time_tells_how_far_its_log_reaches() -> None:
             at.here.arrived(CID, reached_message(number, {0: KeptNumbers(1, [])}))
             at.here.arrived(BOB, reached_message(number, {0: KeptNumbers(4, [(6, 6)])}))
         assert reaches == [{0: [LogReach(LogHolder(BOB), 4, [(6, 6)])]}], "Cid has said nothing"
+        assert not at.here._questions
         assert trio.current_time() == pytest.approx(REACH_S_MAX)
         at.here.arrived(CID, reached_message(asks[CID.member][0], {0: KeptNumbers(1, [])}))
 
@@ -131,7 +132,7 @@ def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -
         done = trio.Event()
 
         async def borrow() -> None:
-            async with at.here.history(BOB, {0: 1}).opened("copy", WANTED) as turn:
+            async with at.here.history(BOB, {0: 4, 1: 2}).opened("copy", WANTED) as turn:
                 turns.append(await turn())
                 turns.append(await turn())
             done.set()
@@ -140,7 +141,7 @@ def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -
             nursery.start_soon(borrow)
             await trio.sleep(ASK_AGAIN_S * 1.5)
             first, again = at.asked()
-            assert first == again == Loan(first.ask, 1, {HERE: [(1, 3)]})
+            assert first == again == Loan(first.ask, 1, {OpenPlace(0, 4): [(1, 3)]})
             at.lend(first, FIRST, more=True, sender=CID)
             at.lend(first._replace(ask=first.ask + 1), FIRST, more=True)
             await wait_all_tasks_blocked()
@@ -153,6 +154,7 @@ def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -
             at.lend(second, LAST, more=False)
             await done.wait()
         assert turns[1:] == [SearchTurn({0: LAST}, False)]
+        assert not at.here._questions
         assert at.asked() == [Loan(first.ask, ENOUGH, {})]
 
     live(scenario)
