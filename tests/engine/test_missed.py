@@ -210,6 +210,14 @@ def test_a_log_that_lacks_a_number_is_not_asked_again_and_nothing_of_it_is_sent(
     assert (at.told, at.lacks, at.pins) == ([], [(CID, [0])], [])
 
 
+def test_a_log_that_says_nothing_of_a_partition_lacks_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Around(monkeypatch, {0: found()}, {})
+    assert "says nothing of partitions [1]" in at.live(places=(FIRST, SECOND))
+    assert 1 in {partition for _, some in at.lacks for partition in some}
+
+
 @pytest.mark.parametrize("begins", [False, True])
 def test_a_log_that_cannot_be_read_is_not_asked_again(
     begins: bool, monkeypatch: pytest.MonkeyPatch
