@@ -116,9 +116,12 @@ def test_a_log_that_proved_to_lack_something_is_not_asked_again_until_the_copy_w
     assert at.kind(BEHIND) is FULL
     assert at.kind(replace(BEHIND, copy=ME)) is HISTORY
     at.state.counters[1].update(0, 12)
-    assert at.kind(replace(BEHIND, partition=1)) is HISTORY
+    other = replace(BEHIND, partition=1)
+    assert at.kind(other) is HISTORY
+    at.ways.lacks(BOB, [1], ME)
     at.ways.filled(BOB, 0)
     assert at.kind(BEHIND) is HISTORY
+    assert at.kind(other) is FULL
 
 
 def test_what_the_log_lacks_for_a_copy_is_known_while_that_is_there() -> None:
