@@ -6,6 +6,7 @@ beginning.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -140,6 +141,28 @@ def test_a_log_of_its_own_that_does_is_read_and_nobody_is_asked(
     live(scenario, options=CUT)
 
 
+def test_some_is_lent_and_some_is_read_here_in_one_return() -> None:
+    async def scenario(group: Group) -> None:
+        at, lender, primary = group.at, group.backups[0], group.primary
+        other = copy(group)
+        other.partition = next(p for p in range(1, at.partitions) if at.primary(p) == primary)
+        await other.put(range(3), b"before")
+        name = await missed_much(group, lender)
+        await other.until(lambda: name not in other.in_sync)
+        await other.put(range(3), b"meanwhile")
+        group.hold("report", name, primary)
+        at.start([name])
+        await group.until(lambda: name in at.running())
+        await at.settled()
+        group.release("report", name, primary)
+        await group.back()
+        assert (lenders(group, name), lenders(other, name)) == ([lender], [primary])
+        await check(group)
+        assert await other.value(2) == b"meanwhile"
+
+    live(scenario, partitions=6, options=CUT)
+
+
 @pytest.mark.parametrize("kind", ["reach", "reached", "lend", "lent"])
 def test_who_says_nothing_lends_nothing_and_the_copy_comes_in_full(kind: str) -> None:
     async def scenario(group: Group) -> None:
@@ -162,7 +185,7 @@ def test_another_one_lends_if_the_first_one_says_nothing() -> None:
     async def scenario(group: Group) -> None:
         primary, lend = group.primary, group.backups[:2]
         name = await missed_much(group, *lend)
-        listed = [group.name(copy) for copy in group.at.topology().partitions[0].in_sync]
+        listed = [group.name(one) for one in group.at.topology().partitions[0].in_sync]
         first, second = (one for one in listed if one in lend)
         group.hold("lent", first, primary)
         group.at.start([name])
