@@ -159,6 +159,8 @@ def test_of_several_logs_the_first_one_is_chosen_that_has_not_proved_to_lack_any
     assert at.ways.choice(BEHIND, mine).wants_log
     chosen = at.ways.choice(BEHIND, reaches)
     assert (chosen.kind, chosen.supplier, chosen.wants_log) == (HISTORY, LogHolder(cid), False)
+    at.ways.lacks(BOB, [0], ME)
+    assert at.ways.choice(BEHIND, mine).wants_log
     at.ways.lacks(BOB, [0], cid)
     assert at.ways.choice(BEHIND, reaches).supplier == LogHolder(BOB)
     at.ways.lacks(BOB, [0], BOB)
