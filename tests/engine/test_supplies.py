@@ -160,7 +160,7 @@ def test_who_is_there_of_the_set_is_asked_for_what_the_own_log_has_not(
 
     monkeypatch.setattr(supplying, "oldest_state", lambda _wal: head.record(1))
     monkeypatch.setattr(at.here.borrowing, "reaches", reaches)
-    at.here._files.environment = cast(Any, SimpleNamespace(run=run))
+    at.here._files = cast(Any, SimpleNamespace(environment=SimpleNamespace(run=run)))
     at.decide(copies(in_sync=(ME, BOB, CID), epoch=4), CID)
     at.log.state.counters[0].update(0, 20)
     report = report_of(state_of(), 0, copy=CID, epoch=4)

@@ -129,7 +129,7 @@ def test_what_the_log_lacks_for_a_copy_is_known_while_that_is_there() -> None:
     at.ways.lacks(BOB, [0], ME)
     known = KnownMember(member=BOB.member, address="", since=1, boot=1, present=True)
     me = replace(known, member=ME.member)
-    both = Topology(members={BOB.member: known, ME.member: me}, partitions=[in_set(ME)])
+    both = Topology(members={BOB.member: known, ME.member: me}, partitions=(in_set(ME),))
     at.ways.decided(both)
     assert at.kind(BEHIND) is FULL
     gone = replace(known, present=False)
@@ -145,7 +145,7 @@ def test_what_a_copy_of_the_set_will_lack_is_new() -> None:
     known = KnownMember(member=BOB.member, address="", since=1, boot=1, present=True)
     members = {BOB.member: known, ME.member: replace(known, member=ME.member)}
     at.ways.lacks(BOB, [0, 1], ME)
-    at.ways.decided(Topology(members=members, partitions=[in_set(ME, BOB), in_set(ME)]))
+    at.ways.decided(Topology(members=members, partitions=(in_set(ME, BOB), in_set(ME))))
     assert at.kind(BEHIND) is HISTORY
     at.state.counters[1].update(0, 12)
     assert at.kind(replace(BEHIND, partition=1)) is FULL
