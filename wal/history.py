@@ -50,7 +50,7 @@ class Held:
 
 def held_from(state: StateRecord, partition: int) -> Held:
     """Return what a log has that begins with a STATE record."""
-    ranges = [(start, start + delta - 1) for start, delta in state.ranges.get(partition, ())]
+    ranges = [(start + 1, start + delta) for start, delta in state.ranges.get(partition, ())]
     pending = [
         (one.run.first, one.run.first + one.run.count - 1)
         for one in state.pending

@@ -58,9 +58,10 @@ class _Question:
 class Borrowing:
     """What one incarnation asks of the logs of others."""
 
-    def __init__(self, outflow: Outflow) -> None:
+    def __init__(self, me: Incarnation, outflow: Outflow) -> None:
         self._outflow = outflow
-        self._number = 0
+        self._number = me.boot << 32
+        """The last question: an answer may come late, to one that the last incarnation asked."""
         self._questions: dict[tuple[int, int], _Question] = {}
         """By the number of the question, and the piece that is asked for."""
 

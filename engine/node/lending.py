@@ -6,7 +6,8 @@
 Invariants:
 
 - Only who is in the set of a partition, in the epoch that is asked about, says anything of it.
-- Nothing is searched for that is not decided here: a copy learns that a little later.
+- Nothing is told before the epoch is open here, and nothing is searched for that is not decided
+  here: a copy learns both a little later than its primary.
 - The next piece is read once it is asked for; a piece that is asked for again is sent again.
 - A loan ends when its primary says so, or asks for nothing any more.
 
@@ -46,6 +47,8 @@ from .own_history import NoHistoryError, OwnHistory
 from .returns import PATIENCE_S
 from .tasks import Tasks
 
+OPENED_S_MAX = 0.5
+"""Seconds in which this copy has to hear that an epoch is open which it is asked about."""
 DECIDED_S_MAX = 2.0
 """Seconds in which this copy has to learn what became of what is asked for."""
 LOOK_S = 0.02
@@ -62,12 +65,12 @@ class _Loan:
         self.wanted = 1
         """The piece that is asked for."""
         self.answer: Message | None = None
-        """The last piece."""
+        """That piece, once it was sent."""
         self.news = trio.Event()
 
     def asks(self, piece: int) -> None:
         """Take it that a piece is asked for."""
-        self.wanted = piece
+        self.wanted, self.answer = piece, None
         self.news.set()
 
     async def is_asked_for(self, piece: int) -> bool:
@@ -132,6 +135,9 @@ class Lending:
 
     async def _tell_reach(self, sender: Incarnation, ask: int, places: list[OpenPlace]) -> None:
         wal = self._files.keeper.directory
+        with trio.move_on_after(OPENED_S_MAX):
+            while not all(self._may_tell(sender, place) for place in places):
+                await trio.sleep(LOOK_S)
         try:
             head = await self._files.environment.run("supply", lambda: oldest_state(wal))
         except (TidelogError, OSError) as error:

@@ -27,6 +27,8 @@ from ..files.pins import Pin
 
 RECORDS = 64
 """Records between two chances for other threads."""
+READ_BYTES = 2 << 20
+"""Bytes of log behind which a search stops though it has found little: somebody waits for it."""
 PIN_BYTES_MAX = 1 << 30
 """Bytes of log behind which who is supplied is not worth the space any more (B9)."""
 
@@ -54,6 +56,7 @@ class SearchedLog:
         segment.file.close()
         self.position = segment.first_position
         """Where it begins."""
+        self._read_to = self.position
         scan = Scan(wal, self.position, durable=upto)
         self._records = read_records(_below(scan, upto))
         for _, head in self._records:
@@ -70,13 +73,14 @@ class SearchedLog:
         return self._search
 
     def read(self, most_bytes: int, rest: Callable[[], object]) -> bool:
-        """Go on until so much was found; tell whether the log goes on behind that.
+        """Go on until so much was found, or read; tell whether the log may go on behind that.
 
         ``rest`` is called now and then.
         """
         for number, (frame, record) in enumerate(self._records):
             self._search.take(frame.position, record)
-            if self._search.bytes >= most_bytes:
+            if self._search.bytes >= most_bytes or frame.position >= self._read_to + READ_BYTES:
+                self._read_to = frame.position
                 return True
             if number % RECORDS == RECORDS - 1:
                 rest()

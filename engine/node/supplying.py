@@ -118,7 +118,7 @@ class Supplies:
         self._tasks = tasks
         self.ways = WaysBack(me, node_log, now)
         """How copies came back lately, and why."""
-        self.borrowing = Borrowing(outflow)
+        self.borrowing = Borrowing(me, outflow)
         """What the logs of others have."""
         self._own_history = OwnHistory(files, node_log)
         self._history = MissedHistory(self.ways, reached)

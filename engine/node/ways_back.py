@@ -97,9 +97,12 @@ class WaysBack:
         }
 
     def decided(self, topology: Topology) -> None:
-        """Forget copies that have gone."""
+        """Forget copies that have gone, or are of the set: what these will lack is new."""
         self._without_history = {
-            row for row in self._without_history if {row[0], row[2]} <= topology.present
+            (copy, partition, supplier)
+            for copy, partition, supplier in self._without_history
+            if {copy, supplier} <= topology.present
+            and copy not in topology.partitions[partition].in_sync
         }
 
     # -------------------------------------------------------------- what is shown

@@ -41,6 +41,7 @@ from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.system.disk import RealDirectory
 from tidelog.engine.system.production import production
 from tidelog.errors import DiskError, UsageError
+from tidelog.testing.cluster import DIRECTORY
 from tidelog.wal.records import ClearRecord, NamespaceRecord
 
 # ------------------------------------------------------------------ copies that are kept aside
@@ -336,6 +337,13 @@ def test_a_copy_that_is_about_to_be_cleared_is_nothing_to_go_on_with() -> None:
         member, ended = at.member(stale), trio.Event()
         assert member._losing._has(partition)
         clear = ClearRecord(partition=partition, admission=1, reason="it is copied in full")
+        disk, lost = at.nodes[stale].disk, trio.Event()
+        disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True, path=f"{DIRECTORY}/wal")
+        member.log.put_records([clear], ended.set, lost.set)
+        await lost.wait()
+        assert member.log.clearing == set()
+        assert member._losing._has(partition), "it was not cleared"
+        disk.heal()
         member.log.put_records([clear], ended.set)
         assert not member._losing._has(partition)
         await ended.wait()

@@ -6,6 +6,7 @@ beginning.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -59,6 +60,13 @@ async def missed_much(group: Group, *lend: str) -> str:
     return name
 
 
+async def whole(group: Group, name: str) -> None:
+    """Start a member, and wait until all are in sync, while others write: so none is equal yet."""
+    group.at.start([name])
+    await group.at.settled()
+    await group.at.whole()
+
+
 async def check(group: Group) -> None:
     values = [await group.value(i) for i in range(8)]
     assert values == [b"meanwhile"] * 4 + [None] * 2 + [LAST] * 2
@@ -103,8 +111,9 @@ def test_history_is_lent_in_many_pieces_while_others_write(monkeypatch: pytest.M
         async with trio.open_nursery() as nursery:
             for i in range(20, 23):
                 nursery.start_soon(writers.write, i)
-            await group.back(name)
+            await whole(group, name)
             writers.ends = True
+        await group.equal()
         assert lenders(group, name) == [lender]
         assert pieces > 5
         await writers.check()
@@ -132,6 +141,28 @@ def test_a_log_of_its_own_that_does_is_read_and_nobody_is_asked(
     live(scenario, options=CUT)
 
 
+def test_some_is_lent_and_some_is_read_here_in_one_return() -> None:
+    async def scenario(group: Group) -> None:
+        at, lender, primary = group.at, group.backups[0], group.primary
+        other = copy(group)
+        other.partition = next(p for p in range(1, at.partitions) if at.primary(p) == primary)
+        await other.put(range(3), b"before")
+        name = await missed_much(group, lender)
+        await other.until(lambda: name not in other.in_sync)
+        await other.put(range(3), b"meanwhile")
+        group.hold("report", name, primary)
+        at.start([name])
+        await group.until(lambda: name in at.running())
+        await at.settled()
+        group.release("report", name, primary)
+        await group.back()
+        assert (lenders(group, name), lenders(other, name)) == ([lender], [primary])
+        await check(group)
+        assert await other.value(2) == b"meanwhile"
+
+    live(scenario, partitions=6, options=CUT)
+
+
 @pytest.mark.parametrize("kind", ["reach", "reached", "lend", "lent"])
 def test_who_says_nothing_lends_nothing_and_the_copy_comes_in_full(kind: str) -> None:
     async def scenario(group: Group) -> None:
@@ -154,7 +185,7 @@ def test_another_one_lends_if_the_first_one_says_nothing() -> None:
     async def scenario(group: Group) -> None:
         primary, lend = group.primary, group.backups[:2]
         name = await missed_much(group, *lend)
-        listed = [group.name(copy) for copy in group.at.topology().partitions[0].in_sync]
+        listed = [group.name(one) for one in group.at.topology().partitions[0].in_sync]
         first, second = (one for one in listed if one in lend)
         group.hold("lent", first, primary)
         group.at.start([name])
@@ -220,9 +251,9 @@ def test_somebody_dies_while_history_is_lent(
                 await group.at.killed(victim)
             if victim != name:
                 await group.until(lambda: victim not in group.in_sync and name in group.in_sync)
-            group.at.start([victim])
-            await group.back()
+            await whole(group, victim)
             writers.ends = True
+        await group.equal()
         await writers.check()
         await check(group)
 
@@ -251,8 +282,9 @@ def test_a_lender_waits_until_it_knows_what_became_of_what_is_missing(
         async with trio.open_nursery() as nursery:
             for i in range(20, 40):
                 nursery.start_soon(writers.write, i)
-            await group.back(name)
+            await whole(group, name)
             writers.ends = True
+        await group.equal()
         await writers.check()
         assert lenders(group, name) == [lender]
         assert waited

@@ -18,7 +18,7 @@ from tidelog.checkpoints.supplying import FoundNumbers, WantedNumbers
 from tidelog.engine.net.frames import Message
 from tidelog.engine.node import lending
 from tidelog.engine.node.borrowing import ASK_AGAIN_S, REACH_S_MAX, Borrowing
-from tidelog.engine.node.lending import DECIDED_S_MAX, LOANS_MAX, Lending
+from tidelog.engine.node.lending import DECIDED_S_MAX, LOANS_MAX, OPENED_S_MAX, Lending
 from tidelog.engine.node.own_history import NoHistoryError, SearchTurn
 from tidelog.engine.node.returns import PATIENCE_S
 from tidelog.engine.node.tasks import Tasks
@@ -66,9 +66,10 @@ def live(scenario: Callable[[], Awaitable[None]]) -> None:
 class Primary:
     """A primary, and what it has told."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: Incarnation = ME) -> None:
         self.told: list[tuple[UUID, Message]] = []
-        self.here = Borrowing(cast(Any, SimpleNamespace(tell=lambda *said: self.told.append(said))))
+        outflow: Any = SimpleNamespace(tell=lambda *said: self.told.append(said))
+        self.here = Borrowing(me, outflow)
 
     def asked(self) -> list[Loan]:
         told, self.told = self.told, []
@@ -97,8 +98,30 @@ def test_who_answers_in_time_tells_how_far_its_log_reaches() -> None:
             at.here.arrived(CID, reached_message(number, {0: KeptNumbers(1, [])}))
             at.here.arrived(BOB, reached_message(number, {0: KeptNumbers(4, [(6, 6)])}))
         assert reaches == [{0: [LogReach(LogHolder(BOB), 4, [(6, 6)])]}], "Cid has said nothing"
+        assert not at.here._questions
         assert trio.current_time() == pytest.approx(REACH_S_MAX)
         at.here.arrived(CID, reached_message(asks[CID.member][0], {0: KeptNumbers(1, [])}))
+
+    live(scenario)
+
+
+def test_logs_are_told_in_the_order_in_which_copies_are_asked() -> None:
+    async def scenario() -> None:
+        at, reaches = Primary(), list[Any]()
+
+        async def ask() -> None:
+            reaches.append(await at.here.reaches({CID: [HERE], BOB: [HERE]}))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await wait_all_tasks_blocked()
+            asks = {to: reach_asked(message)[0] for to, message in at.told}
+            for copy in (BOB, CID):
+                answer = reached_message(asks[copy.member], {0: KeptNumbers(1, [])})
+                at.here.arrived(copy, answer)
+                await wait_all_tasks_blocked()
+        assert [row.member.copy for row in reaches[0][0]] == [CID, BOB]
+        assert trio.current_time() == 0, "all have answered"
 
     live(scenario)
 
@@ -109,7 +132,7 @@ def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -
         done = trio.Event()
 
         async def borrow() -> None:
-            async with at.here.history(BOB, {0: 1}).opened("copy", WANTED) as turn:
+            async with at.here.history(BOB, {0: 4, 1: 2}).opened("copy", WANTED) as turn:
                 turns.append(await turn())
                 turns.append(await turn())
             done.set()
@@ -118,7 +141,7 @@ def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -
             nursery.start_soon(borrow)
             await trio.sleep(ASK_AGAIN_S * 1.5)
             first, again = at.asked()
-            assert first == again == Loan(first.ask, 1, {HERE: [(1, 3)]})
+            assert first == again == Loan(first.ask, 1, {OpenPlace(0, 4): [(1, 3)]})
             at.lend(first, FIRST, more=True, sender=CID)
             at.lend(first._replace(ask=first.ask + 1), FIRST, more=True)
             await wait_all_tasks_blocked()
@@ -131,6 +154,7 @@ def test_a_piece_is_asked_for_again_until_it_is_there_and_at_the_end_no_more() -
             at.lend(second, LAST, more=False)
             await done.wait()
         assert turns[1:] == [SearchTurn({0: LAST}, False)]
+        assert not at.here._questions
         assert at.asked() == [Loan(first.ask, ENOUGH, {})]
 
     live(scenario)
@@ -148,6 +172,25 @@ def test_who_does_not_lend_for_long_has_no_history() -> None:
     live(scenario)
 
 
+def test_what_was_lent_to_who_ran_before_is_no_answer() -> None:
+    async def scenario() -> None:
+        before, at, turns = Primary(), Primary(ME._replace(boot=2)), list[SearchTurn]()
+
+        async def borrow(primary: Primary) -> None:
+            with trio.move_on_after(1):
+                async with primary.here.history(BOB, {0: 1}).opened("copy", WANTED) as turn:
+                    turns.append(await turn())
+
+        async with trio.open_nursery() as nursery:
+            for primary in (before, at):
+                nursery.start_soon(borrow, primary)
+            await wait_all_tasks_blocked()
+            at.lend(before.asked()[0], LAST, more=False)
+        assert turns == []
+
+    live(scenario)
+
+
 # ------------------------------------------------------------------ who lends
 
 
@@ -157,12 +200,14 @@ class Copy:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *turns: SearchTurn | Exception) -> None:
         self.turns = list(turns)
         self.opened: list[str] = []
+        self.searched: list[set[int]] = []
         self.told: list[tuple[UUID, Message]] = []
         self.state = state_of()
         self.state.counters[0].update(0, 3)
         self.following: Any = SimpleNamespace(epoch=1, author=BOB)
         self.tasks = Tasks()
         self.failure: Exception | None = None
+        self.head = state_of()
         monkeypatch.setattr(lending, "oldest_state", self._oldest_state)
         environment = SimpleNamespace(run=self._run)
         files = SimpleNamespace(keeper=SimpleNamespace(directory=None), environment=environment)
@@ -183,22 +228,22 @@ class Copy:
     def _oldest_state(self, _wal: object) -> Any:
         if self.failure is not None:
             raise self.failure
-        return state_of().record(1)
+        return self.head.record(1)
 
     @asynccontextmanager
-    async def _opened(self, owner: str, _wanted: object) -> AsyncIterator[Any]:
+    async def _opened(self, owner: str, wanted: dict[int, Any]) -> AsyncIterator[Any]:
         self.opened.append(owner)
-
-        async def turn() -> SearchTurn:
-            one = self.turns.pop(0)
-            if isinstance(one, Exception):
-                raise one
-            return one
-
+        self.searched.append({*wanted})
         try:
-            yield turn
+            yield lambda: self.turn()
         finally:
             self.opened.remove(owner)
+
+    async def turn(self) -> SearchTurn:
+        one = self.turns.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
 
     async def ask(self, loan: Loan, sender: Incarnation = BOB) -> list[Lent]:
         """Ask for a piece; return what is lent upon that."""
@@ -242,6 +287,28 @@ def test_a_piece_is_lent_when_it_is_asked_for_and_again_if_it_was_lost(
         assert await at.ask(Loan(7, ENOUGH, {})) == []
         assert at.opened == []
         assert await at.ask(Loan(7, 2, {})) == [], "what is over is not begun in the middle"
+
+    lives(at, scenario)
+
+
+def test_a_piece_that_is_searched_for_is_sent_once_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, found_it = Copy(monkeypatch, ONE, TWO), trio.Event()
+
+    async def scenario() -> None:
+        await at.ask(ASKED)
+        genuine = at.turn
+
+        async def turn() -> SearchTurn:
+            await found_it.wait()
+            return await genuine()
+
+        at.turn = turn  # type: ignore[method-assign]
+        for _ in range(2):
+            assert await at.ask(Loan(7, 2, {})) == []
+        found_it.set()
+        assert await at.lent() == [Lent(7, 2, {0: LAST}, False)]
 
     lives(at, scenario)
 
@@ -318,28 +385,49 @@ def test_who_is_not_of_the_set_tells_and_lends_nothing(
 
     async def scenario() -> None:
         at.here.arrived(BOB, reach_message(3, [HERE, OpenPlace(1, 1)]))
-        await wait_all_tasks_blocked()
+        await trio.sleep(OPENED_S_MAX * 1.5)
         [(_, message)] = at.told
         assert reached_of(message) == (3, {})
         at.told.clear()
         [lent] = await at.ask(ASKED)
         assert lent.found == {}
+        assert at.searched == [set()]
 
     lives(at, scenario)
 
 
 def test_a_copy_of_the_set_tells_how_far_its_log_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     at = Copy(monkeypatch)
+    at.head.counters[0].update(0, 1)
+    at.head.counters[0].update(2, 1)
 
     async def scenario() -> None:
         at.here.arrived(BOB, reach_message(3, [HERE, OpenPlace(1, 1)]))
-        await wait_all_tasks_blocked()
+        await trio.sleep(OPENED_S_MAX * 1.5)
         [(to, message)] = at.told
-        assert (to, reached_of(message)) == (BOB.member, (3, {0: KeptNumbers(1, [])}))
+        assert (to, reached_of(message)) == (BOB.member, (3, {0: KeptNumbers(2, [(3, 3)])}))
         at.told.clear()
         at.failure = OSError("a disk")
         at.here.arrived(BOB, reach_message(4, [HERE]))
         assert await at.lent() == []
+
+    lives(at, scenario)
+
+
+def test_a_copy_that_has_not_heard_that_the_epoch_is_open_waits_a_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Copy(monkeypatch)
+    following, at.following = at.following, None
+
+    async def scenario() -> None:
+        at.here.arrived(BOB, reach_message(3, [HERE]))
+        await wait_all_tasks_blocked()
+        assert at.told == []
+        at.following = following
+        await trio.sleep(OPENED_S_MAX / 2)
+        [(_, message)] = at.told
+        assert reached_of(message) == (3, {0: KeptNumbers(1, [])})
 
     lives(at, scenario)
 

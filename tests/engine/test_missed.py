@@ -27,7 +27,7 @@ from tidelog.engine.replication.returning import (
 from tidelog.errors import CorruptLogError
 from tidelog.wal.records import Closed, Columns, Run, Supplied, encode_record
 
-ME, CID = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=3), 1)
+LENDER, CID = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=3), 1)
 FIRST, SECOND = ReturnPlace(0, 1, 7), ReturnPlace(1, 1, 7)
 EPOCHS = ((1, 1),)
 
@@ -116,7 +116,7 @@ class Around:
             for place in wanted:
                 self.returning.expect(place)
             try:
-                await self.history.send(self.returning, wanted, ME, self.own)
+                await self.history.send(self.returning, wanted, LENDER, self.own)
             except StoppedError as error:
                 told = str(error)
 
@@ -170,10 +170,27 @@ def test_each_piece_waits_until_the_one_before_is_durable_and_the_last_has_a_dig
     assert (one.place, one.number, one.last, one.digest) == (FIRST, 1, False, b"")
     assert (two.place, two.number, two.last, two.digest) == (FIRST, 2, True, digest.digest())
     assert (other.place, other.number, other.last) == (SECOND, 1, True)
+    assert {piece.record.source for piece in (one, two, other)} == {LENDER.member.bytes}
     assert (two.record.transactions, two.record.closed) == ((transaction(0, 2),), (shut,))
     assert len(at.turns) == 1, "nothing is read behind what is missing"
     assert at.searched == [({0, 1}, 20)], "behind what has committed by now, and was told"
     assert (at.pins, at.lacks) == ([], [])
+
+
+def test_a_partition_that_has_all_is_sent_nothing_more_while_another_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Around(
+        monkeypatch,
+        {0: found(transaction(0, 1)), 1: found(not_yet=(4,))},
+        {0: found(lacking=(7,)), 1: found(transaction(1, 4))},
+    )
+    assert at.live(places=(FIRST, SECOND)) == ""
+    assert [[(one.place, one.last) for one in pieces] for pieces in at.told] == [
+        [(FIRST, True)],
+        [(SECOND, True)],
+    ]
+    assert at.lacks == []
 
 
 @pytest.mark.parametrize(
@@ -191,6 +208,14 @@ def test_a_log_that_lacks_a_number_is_not_asked_again_and_nothing_of_it_is_sent(
     at = Around(monkeypatch, {0: turn})
     assert "the log lacks numbers of partition 0" in at.live()
     assert (at.told, at.lacks, at.pins) == ([], [(CID, [0])], [])
+
+
+def test_a_log_that_says_nothing_of_a_partition_lacks_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Around(monkeypatch, {0: found()}, {})
+    assert "says nothing of partitions [1]" in at.live(places=(FIRST, SECOND))
+    assert 1 in {partition for _, some in at.lacks for partition in some}
 
 
 @pytest.mark.parametrize("begins", [False, True])

@@ -35,6 +35,7 @@ from tidelog.engine.node.supplying import (
     Supplies,
 )
 from tidelog.engine.node.ways_back import LogHolder
+from tidelog.engine.replication.lent import OpenPlace
 from tidelog.engine.replication.reports import PreparedHere, Report, report_of
 from tidelog.engine.replication.returning import Admitted, Demanded, ReturnPlace
 from tidelog.engine.replication.stream import StoredUpto
@@ -142,6 +143,33 @@ def reported(at: Around, copy: Incarnation = CID, *, partition: int = 0, epoch: 
     """Let a copy report; tell whether it is brought back."""
     at.here.reported(report_of(state_of(), partition, copy=copy, epoch=epoch))
     return bool(at.started)
+
+
+def test_who_is_there_of_the_set_is_asked_for_what_the_own_log_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at, asked, head = Around(), list[Any](), state_of()
+    there = LogReach(LogHolder(BOB), 1)
+
+    async def reaches(places: Any) -> Any:
+        asked.append(places)
+        return {0: [there]}
+
+    async def run(_what: str, work: Callable[[], Any]) -> Any:
+        return work()
+
+    monkeypatch.setattr(supplying, "oldest_state", lambda _wal: head.record(1))
+    monkeypatch.setattr(at.here.borrowing, "reaches", reaches)
+    at.here._files = cast(Any, SimpleNamespace(environment=SimpleNamespace(run=run)))
+    at.decide(copies(in_sync=(ME, BOB, CID), epoch=4), CID)
+    at.log.state.counters[0].update(0, 20)
+    report = report_of(state_of(), 0, copy=CID, epoch=4)
+    mine = LogReach(LogHolder(ME), 1)
+    assert trio.run(at.here._reaches, {0: report}) == {0: [mine]}
+    assert asked == []
+    head.counters[0].update(0, 5)
+    assert trio.run(at.here._reaches, {0: report}) == {0: [mine._replace(first=6), there]}
+    assert asked == [{BOB: [OpenPlace(0, 4)]}]
 
 
 def test_a_copy_that_reports_is_brought_back_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.takeovers import state_of
 from tidelog.checkpoints.supplying import WantedNumbers
 from tidelog.engine.node import supply_log
-from tidelog.engine.node.supply_log import PIN_BYTES_MAX, SearchedLog, begun
+from tidelog.engine.node.supply_log import PIN_BYTES_MAX, READ_BYTES, SearchedLog, begun
 from tidelog.errors import CorruptLogError
 from tidelog.wal.records import Columns, Record, Run, TxRecord
 
@@ -42,6 +42,7 @@ class Log:
         self.records: list[Record] = [state_of().record(1), *records]
         self.asked: list[tuple[int, object]] = []
         self.pins: list[Any] = []
+        self.record_bytes = 10
         self.first_position, self.directory = 100, None
 
         def segments_with(_wal: object, partition: int, spans: Iterable[Any]) -> Iterator[int]:
@@ -55,7 +56,7 @@ class Log:
 
         def scan(_wal: object, position: int, *, durable: int) -> Iterator[Any]:
             for place, record in enumerate(self.records):
-                yield SimpleNamespace(position=position + 10 * place, record=record)
+                yield SimpleNamespace(position=position + self.record_bytes * place, record=record)
 
         monkeypatch.setattr(supply_log, "segments_with", segments_with)
         monkeypatch.setattr(supply_log, "open_segment", open_segment)
@@ -123,6 +124,14 @@ def test_a_piece_ends_with_the_record_that_fills_it(monkeypatch: pytest.MonkeyPa
         assert searched.read(9, no_rest) is goes_on
         found.append([one.run.first for one in searched.search.take_out()[0].transactions])
     assert found == [[1, 2], [3, 4], []]
+
+
+def test_a_search_that_finds_nothing_stops_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch, *map(tx, range(1, 8)), p0=[5])
+    log.record_bytes = READ_BYTES // 3 + 1
+    searched = SearchedLog(cast(Any, None), {0: WantedNumbers([(7, 7)], EPOCHS)}, 9 * READ_BYTES)
+    assert [searched.read(1 << 20, no_rest) for _ in range(3)] == [True, True, False]
+    assert [one.run.first for one in searched.search.take_out()[0].transactions] == [7]
 
 
 def test_the_log_is_pinned_before_it_is_looked_at_and_then_from_where_it_is_read(

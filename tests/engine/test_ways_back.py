@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 from support.takeovers import state_of
-from tidelog.affinity.topology import Incarnation, KnownMember, Topology
+from tidelog.affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
 from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.replay import State
 from tidelog.engine.node import joining
@@ -28,6 +28,11 @@ from tidelog.wal.records import Participant, PrepareRecord, Run
 ME, BOB = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=2), 1)
 NONE, HISTORY, FULL = SupplyKind.NONE, SupplyKind.HISTORICAL, SupplyKind.FULL
 BEHIND = Report(copy=BOB, partition=0, epoch=3, lwm=9, ranges=(), hwm=9, epochs=((1, 1),))
+
+
+def in_set(*copies: Incarnation) -> PartitionCopies:
+    """Return a partition with these copies in its set."""
+    return cast(PartitionCopies, SimpleNamespace(in_sync=copies))
 
 
 class Around:
@@ -111,9 +116,12 @@ def test_a_log_that_proved_to_lack_something_is_not_asked_again_until_the_copy_w
     assert at.kind(BEHIND) is FULL
     assert at.kind(replace(BEHIND, copy=ME)) is HISTORY
     at.state.counters[1].update(0, 12)
-    assert at.kind(replace(BEHIND, partition=1)) is HISTORY
+    other = replace(BEHIND, partition=1)
+    assert at.kind(other) is HISTORY
+    at.ways.lacks(BOB, [1], ME)
     at.ways.filled(BOB, 0)
     assert at.kind(BEHIND) is HISTORY
+    assert at.kind(other) is FULL
 
 
 def test_what_the_log_lacks_for_a_copy_is_known_while_that_is_there() -> None:
@@ -121,11 +129,26 @@ def test_what_the_log_lacks_for_a_copy_is_known_while_that_is_there() -> None:
     at.ways.lacks(BOB, [0], ME)
     known = KnownMember(member=BOB.member, address="", since=1, boot=1, present=True)
     me = replace(known, member=ME.member)
-    at.ways.decided(Topology(members={BOB.member: known, ME.member: me}))
+    both = Topology(members={BOB.member: known, ME.member: me}, partitions=(in_set(ME),))
+    at.ways.decided(both)
     assert at.kind(BEHIND) is FULL
     gone = replace(known, present=False)
-    at.ways.decided(Topology(members={BOB.member: gone, ME.member: me}))
+    at.ways.decided(replace(both, members={BOB.member: gone, ME.member: me}))
     assert at.kind(BEHIND) is HISTORY
+    at.ways.lacks(BOB, [0], ME)
+    at.ways.decided(replace(both, members={BOB.member: known, ME.member: replace(me, boot=2)}))
+    assert at.kind(BEHIND) is HISTORY, "nor is a log known of who has gone"
+
+
+def test_what_a_copy_of_the_set_will_lack_is_new() -> None:
+    at = Around()
+    known = KnownMember(member=BOB.member, address="", since=1, boot=1, present=True)
+    members = {BOB.member: known, ME.member: replace(known, member=ME.member)}
+    at.ways.lacks(BOB, [0, 1], ME)
+    at.ways.decided(Topology(members=members, partitions=(in_set(ME, BOB), in_set(ME))))
+    assert at.kind(BEHIND) is HISTORY
+    at.state.counters[1].update(0, 12)
+    assert at.kind(replace(BEHIND, partition=1)) is FULL
 
 
 def test_of_several_logs_the_first_one_is_chosen_that_has_not_proved_to_lack_anything() -> None:
@@ -136,6 +159,8 @@ def test_of_several_logs_the_first_one_is_chosen_that_has_not_proved_to_lack_any
     assert at.ways.choice(BEHIND, mine).wants_log
     chosen = at.ways.choice(BEHIND, reaches)
     assert (chosen.kind, chosen.supplier, chosen.wants_log) == (HISTORY, LogHolder(cid), False)
+    at.ways.lacks(BOB, [0], ME)
+    assert at.ways.choice(BEHIND, mine).wants_log
     at.ways.lacks(BOB, [0], cid)
     assert at.ways.choice(BEHIND, reaches).supplier == LogHolder(BOB)
     at.ways.lacks(BOB, [0], BOB)

@@ -618,19 +618,19 @@ def test_a_directory_of_one_member_is_not_that_of_a_cluster(
 
 def test_a_disk_that_failed_is_in_the_way_by_its_log_or_by_its_data_file() -> None:
     data = up(said(N1, [0, 3], data_failure="no checkpoint: a sync failed"))
-    both = up(said(N2, [1], log_failure="a sync failed", data_failure="it, too"))
-    found = picture(**ALL | {"n1": data, "n2": both})
+    both = up(said(N3, [2], log_failure="a sync failed", data_failure="it, too"))
+    found = picture(**ALL | {"n1": data, "n3": both})
     [first, second] = [one for one in blocks(found) if one.kind in ("log", "data")]
     assert (first.kind, first.members) == ("data", ("n1",))
     assert first.text == (
         "n1 takes no checkpoints and no full copies any more: no checkpoint: a sync failed"
     )
-    assert (second.kind, second.members) == ("log", ("n2",))
-    assert "n2 writes nothing any more, as its log failed: a sync failed" in second.text
+    assert (second.kind, second.members) == ("log", ("n3",))
+    assert "n3 writes nothing any more, as its log failed: a sync failed" in second.text
     assert "start it again" in first.next
     problems = {row["name"]: row["problem"] for row in node_rows(found)}
     assert problems["n1"] == "no checkpoint: a sync failed"
-    assert problems["n2"] == "a sync failed"
+    assert problems["n3"] == "a sync failed"
 
 
 def test_a_takeover_whose_copies_lack_something_points_to_the_log() -> None:

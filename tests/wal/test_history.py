@@ -52,7 +52,7 @@ def state(lwm: int, ranges: list[tuple[int, int]], pending: Iterable[Run] = ()) 
 
 def test_what_was_logged_before_the_oldest_segment_is_not_held() -> None:
     # The example at the head of the module.
-    held = held_from(state(90, [(95, 3)], [Run(1, 4, 99, 2), Run(0, 1, 91, 9)]), 1)
+    held = held_from(state(90, [(94, 3)], [Run(1, 4, 99, 2), Run(0, 1, 91, 9)]), 1)
     assert held == Held(90, ((95, 97), (99, 100)), ((1, 1), (4, 60)))
     assert held.lacks(91, 94) == held.lacks(98, 98) == held.lacks(101, 10_000) == []
     assert held.lacks(90, 90) == [(90, 90)]
