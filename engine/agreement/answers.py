@@ -91,6 +91,10 @@ class Answers:
         noticed = max(self._noticed.get(gone, 0), self._rounds.get(gone, 0))
         return self._rounds.get(kept, 0) > noticed
 
+    def survivors(self, gone: Incarnation) -> set[UUID]:
+        """Return the members that were there when one was surely not any more, under any boot."""
+        return {one.member for one in self._rounds if self.outlived(one, gone)}
+
     def all_outlived(self, gone: Incarnation, topology: Topology, newest: int) -> bool:
         """Tell whether all that are present have outlived one, or had a round more time to.
 

@@ -415,6 +415,8 @@ class Coordinator:
         """Return who is gone (C10), once the others have shown that they are not.
 
         While a whole cluster stops nobody is: who happens to be last would be alone in all sets.
+        Nor is anybody whom no majority has outlived (X4): else one that is deaf would propose that
+        the others are gone, and they were once somebody adopts that.
         """
         if self._departures.too_few(topology):
             return []
@@ -428,6 +430,7 @@ class Coordinator:
             for incarnation in left
             if self._answers.is_noticed(incarnation)
             and self._answers.all_outlived(incarnation, topology, self.lease.round)
+            and has_majorities(self._answers.survivors(incarnation), [topology.baseline])
         ]
 
     def _opens_nothing(self, topology: Topology, now: float) -> list[TopologyChange]:

@@ -161,6 +161,9 @@ class Agreement:
         self._refused_disks: dict[tuple[Incarnation, bytes], None] = {}
         self._quiet_until = NEVER
         """Until when somebody who was promised a term is let try."""
+        self._given_way: set[UUID] = set()
+        """Who was let try since somebody led, or was promised a term: once each, for one that hears
+        no answers would ask for ever, and nobody else would stand."""
         if disk.boot > 1 or topology.index > 1:
             voter.hold(now + timing.lease)  # of a promise that the last boot may have made
         self._pause(max(now, voter.held_until))
@@ -326,10 +329,14 @@ class Agreement:
         return now > self.next_tick() + self._timing.heartbeat
 
     def _pause(self, since: float) -> None:
-        """Choose when to stand next: the older a member is, the earlier (C5, C10)."""
+        """Choose when to stand next."""
+        self._stand_at = self._turn_behind(since)
+
+    def _turn_behind(self, since: float) -> float:
+        """Return when to stand: the older a member is, the earlier, and by chance (C5, C10)."""
         ages = self.topology.by_age()
         rank = ages.index(self.me.member) if self.me.member in ages else len(ages)
-        self._stand_at = since + self._timing.rank_pause * (rank + self._uniform())
+        return since + self._timing.rank_pause * (rank + self._uniform())
 
     # -------------------------------------------------------------- standing
 
@@ -356,8 +363,10 @@ class Agreement:
     def _on_ask_promise(self, message: AskPromise, envelope: Envelope, now: float) -> None:
         if message.term.member == envelope.sender.member:
             answer = self._answer(message, now)
-            if answer.granted:  # let it try
-                self._stand_at = max(self._stand_at, now + self._timing.member_timeout)
+            if answer.granted and envelope.sender.member not in self._given_way:
+                turn = self._turn_behind(now + self._timing.member_timeout)
+                self._stand_at = max(self._stand_at, turn)
+                self._given_way.add(envelope.sender.member)
             self._send(envelope.sender.member, answer)
 
     def _answer(self, question: AskPromise, now: float) -> Promise:
@@ -368,6 +377,7 @@ class Agreement:
         if granted and question.sure:
             self.voter.promise(question.term)
             self._note(PromisedTerm(question.term))
+            self._given_way.clear()
             self._resign_before(question.term, now)
             self._quiet_until = now + self._timing.member_timeout
             self._pause(self._quiet_until)
@@ -514,6 +524,7 @@ class Agreement:
             self._resign_before(message.term, now)
             self._following = message.term
             self._heard = now
+            self._given_way.clear()
             # Whoever stood before the others may promise anything would only lose time.
             self._pause(max(now + self._timing.member_timeout, self.voter.held_until))
         self.lease.answering(message.term, message.round, now)
