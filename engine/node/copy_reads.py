@@ -151,7 +151,7 @@ class CopyReads:
         found = self._look(request)
         state, partitions = self._log.state, sorted(found.partitions)
         for partition in partitions:
-            if not state.copies.is_whole(partition):
+            if not self._log.has_whole(partition):
                 coming = self._sets.lists(self._me, partition)
                 raise RoutedError(
                     "wait" if coming else "remap", f"there is no copy of partition {partition} here"

@@ -244,6 +244,10 @@ class NodeLog:
             apply_updates(view, self.state, position, record, record_bytes(record))
         self._after.append(then)
 
+    def has_whole(self, partition: int) -> bool:
+        """Tell whether the copy of a partition that is here is whole, and here to stay."""
+        return self.state.copies.is_whole(partition) and partition not in self.clearing
+
     async def logged(self, records: Iterable[Record]) -> None:
         """Wait until records are durable, and have taken effect; ``OSError`` if they do not."""
         ended = trio.Event()

@@ -105,8 +105,7 @@ class Losing:
     def _has(self, partition: int) -> bool:
         """Tell whether there is a whole copy here, with anything in it, that is here to stay."""
         state = self._log.state
-        whole = state.copies.is_whole(partition) and partition not in self._log.clearing
-        return whole and state.counters[partition].hwm > 0
+        return self._log.has_whole(partition) and state.counters[partition].hwm > 0
 
     def _failure(self, empty: bool) -> BaseException | None:
         """Return what keeps a partition from opening here: a failed log, or data file.

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from support.copies import Group, live
+from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.data import full_pairs
 from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.data.stored import VALUE, checked
@@ -121,7 +122,8 @@ def test_what_a_log_has_wrongly_counts_no_more_behind_a_restart(monkeypatch: Pat
         group.at.start([name])
         await group.until(lambda: bool(done))
         copies = group.at.member(name).log.state.copies
-        await group.until(lambda: not copies.is_whole(group.partition))
+        cleared = CopyState.NOT_WHOLE
+        await group.until(lambda: copies.states.get(group.partition) is cleared)
         await group.at.kill(name)
         await group.back(name)
         assert SupplyKind.FULL in kinds(group, name)

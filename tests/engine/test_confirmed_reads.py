@@ -68,7 +68,11 @@ class Around:
             copies=Copies(), epochs=[5] * 4, counters=[SimpleNamespace(lwm=7)] * 4
         )
         self.log: Any = SimpleNamespace(
-            state=state, overlay=SimpleNamespace(view=None), failure=None, hurry=self._hurry
+            state=state,
+            overlay=SimpleNamespace(view=None),
+            failure=None,
+            hurry=self._hurry,
+            has_whole=state.copies.is_whole,
         )
         partitions: Any = SimpleNamespace(
             check=self._check, serves=lambda _partition, _now: self.served
