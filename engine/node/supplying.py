@@ -25,13 +25,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 from uuid import UUID
 
 import trio
 
 from ...affinity.changes import CopiesAdded, CopiesAdmitted, CopiesRemoved, TopologyChange
-from ...affinity.errors import TidelogError
+from ...affinity.errors import CorruptLogError, TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.supplying import WantedNumbers
 from ...rebalance.choosing import LogReach, SupplyKind
@@ -261,9 +262,11 @@ class Supplies:
 
         Others are asked only where the log of this member does not do.
         """
-        head = await self._files.environment.run("supply", lambda: oldest_state(self._wal))
         mine = LogHolder(self._me)
-        reaches: dict[int, Reaches] = {p: [reach_of(head, p, mine)] for p in reports}
+        reaches: dict[int, Reaches] = {partition: [] for partition in reports}
+        with suppress(CorruptLogError):  # then others may have what nobody can read here
+            head = await self._files.environment.run("supply", lambda: oldest_state(self._wal))
+            reaches = {p: [reach_of(head, p, mine)] for p in reports}
         asked: dict[Incarnation, list[OpenPlace]] = {}
         for partition, report in reports.items():
             if self.ways.choice(report, reaches[partition]).wants_log:

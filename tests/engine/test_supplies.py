@@ -40,6 +40,7 @@ from tidelog.engine.replication.reports import PreparedHere, Report, report_of
 from tidelog.engine.replication.returning import Admitted, Demanded, ReturnPlace
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import BY_TAKEOVER, Kept, Streams
+from tidelog.errors import CorruptLogError
 from tidelog.rebalance.choosing import LogReach, SupplyKind
 from tidelog.wal.records import (
     AdmitRecord,
@@ -170,6 +171,12 @@ def test_who_is_there_of_the_set_is_asked_for_what_the_own_log_has_not(
     head.counters[0].update(0, 5)
     assert trio.run(at.here._reaches, {0: report}) == {0: [mine._replace(first=6), there]}
     assert asked == [{BOB: [OpenPlace(0, 4)]}]
+
+    def unreadable(_wal: object) -> Any:
+        raise CorruptLogError("a hole", kind="gap", segment=1, offset=0)
+
+    monkeypatch.setattr(supplying, "oldest_state", unreadable)
+    assert trio.run(at.here._reaches, {0: report}) == {0: [there]}, "others are asked all the same"
 
 
 def test_a_copy_that_reports_is_brought_back_once() -> None:

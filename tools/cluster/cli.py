@@ -274,7 +274,7 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
     found = found_cluster(directory)
     found.member(node)
     if not yes:
-        raise UsageError(
+        raise RefusedError(
             f"if {node} is declared lost it never comes back, and what only it has is gone",
             hint=f"If its disk may be read again, start it: `tidelog cluster start "
             f"{shlex.quote(directory)} {node}`. If not, give --yes.",
@@ -295,10 +295,16 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
 @store_argument("directory")
 @click.argument("numbers", metavar="PARTITION...", type=int, nargs=-1, required=True)
 @click.option("--from", "source", metavar="NODE", help="Whose copy; else the best that is left.")
-@click.option("--empty", is_flag=True, help="With nothing, whatever there is.")
+@click.option("--empty", is_flag=True, help="With nothing, whatever there is; wants --yes.")
+@click.option("--yes", is_flag=True, help="No copy that is left shall count.")
 @click.pass_context
 def reset(
-    ctx: click.Context, directory: str, numbers: tuple[int, ...], source: str | None, empty: bool
+    ctx: click.Context,
+    directory: str,
+    numbers: tuple[int, ...],
+    source: str | None,
+    empty: bool,
+    yes: bool,
 ) -> None:
     """Let each PARTITION that is lost go on: from the best copy that is left, or with nothing.
 
@@ -307,6 +313,12 @@ def reset(
     found = found_cluster(directory)
     if source is not None:
         found.member(source)
+    if empty and not yes:
+        raise RefusedError(
+            "no copy that is left would count, and what was in these partitions would be lost",
+            hint="Without --empty they go on from the best copy that is left. If there is none, "
+            "give --yes, too.",
+        )
     for number in numbers:
         picture, _, _ = showing.look_at(directory, found, number)
         check_reset(directory, picture, number, source)
@@ -347,7 +359,7 @@ def rescue(ctx: click.Context, directory: str, lost: tuple[str, ...], yes: bool)
             )
         if not yes:
             others = ", ".join(one.name for one in found.members if one.name not in left)
-            raise UsageError(
+            raise RefusedError(
                 f"{others} could never come back, and what only they have would be lost",
                 hint="If a majority of the members can be started again, start them. If not, give "
                 "--yes.",

@@ -110,7 +110,7 @@ def best_copy(picture: Picture, partition: int) -> str:
     if not found:
         raise NotFoundError(
             f"nobody who answers has a copy of partition {partition}",
-            hint="Start whoever may have one; or let it begin with nothing: give --empty.",
+            hint="Start whoever may have one; or let it begin with nothing: give --empty --yes.",
         )
     return found[0].member
 

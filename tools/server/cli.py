@@ -31,6 +31,7 @@ from ...engine.system.environment import Address, address_text
 from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
+from ..shell.exits import RefusedError
 from ..shell.terminal import Settings, note, write_fields, write_json
 from .members import (
     addresses_in,
@@ -198,7 +199,7 @@ def rescue(ctx: click.Context, directories: tuple[str, ...], yes: bool, form: st
     from ...engine.node.rescuing import rescue_members
 
     if not yes:
-        raise UsageError(
+        raise RefusedError(
             "the other members could never come back, and what only they have would be lost",
             hint="If a majority of the members can be started again, start them. If not, give "
             "--yes.",
