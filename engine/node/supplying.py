@@ -274,8 +274,9 @@ class Supplies:
                     if copy != self._me and copy in self._topology.present:
                         asked.setdefault(copy, []).append(OpenPlace(partition, report.epoch))
         if asked:
-            for partition, others in (await self.borrowing.reaches(asked)).items():
-                reaches[partition] += others
+            others = await self.borrowing.reaches(asked)
+            for partition, known in reaches.items():
+                known += others.get(partition, [])
         return reaches
 
     # -------------------------------------------------------------- by history
