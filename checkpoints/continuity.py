@@ -217,6 +217,7 @@ class Continuity:
                 counter.to_bytes(), max_ranges=_UNLIMITED
             )
         self._prepared = {k: one for k, one in self._prepared.items() if k[0] != partition}
+        self._times.pop(partition, None)  # what was pending comes again, with the time it had
 
     # -------------------------------------------------------------- numbers
 

@@ -8,6 +8,7 @@ from tidelog.checkpoints.continuity import Continuity
 from tidelog.checkpoints.replay import State
 from tidelog.wal.format import Frame
 from tidelog.wal.records import (
+    AdmitRecord,
     CommitUptoRecord,
     Participant,
     PrepareRecord,
@@ -102,3 +103,24 @@ def test_commits_up_to_a_number_are_of_transactions_that_write_one_partition() -
     for position, record in enumerate(records):
         continuity.take(Frame(position, 0, b"", 1, position), record)
     assert wrong == ["segment 1, offset 5: partition 0, numbers 1..1 for a second time"]
+
+
+def test_what_is_pending_comes_again_with_an_admission_and_has_the_time_that_it_had() -> None:
+    def prepare(number: int, time: int) -> PrepareRecord:
+        return PrepareRecord(
+            tx_id=bytes([number]) * 16, attempt=1, near=(bytes(16), 1), time=time, home=0,
+            participants=(Participant(0, 1, 1),), run=Run(0, 1, number, 1),
+            namespaces=16, keys=[b"k"], values=[b"v"],
+        )  # fmt: skip
+
+    first, second = prepare(1, 5), prepare(2, 7)
+    admit = AdmitRecord(
+        partition=0, admission=3, epochs=((1, 1),), lwm=0, ranges=(), hwm=2,
+        dropped=(first.tx_id, second.tx_id),
+    )  # fmt: skip
+    wrong: list[str] = []
+    continuity = Continuity(wrong.append)
+    records = [head(*SPACES), first, second, admit, first, second, prepare(3, 6)]
+    for position, record in enumerate(records):
+        continuity.take(Frame(position, 0, b"", 1, position), record)
+    assert wrong == ["segment 1, offset 6: commit time 6 after 7 in partition 0"]
