@@ -5,7 +5,8 @@ lost with it: from the best copy that runs, or with nothing, as the seed has it.
 
 Invariants:
 
-- A disk is lost only if the members that are left can decide without it.
+- A disk is lost only if the members that are left can decide without it, those that stay, too,
+  while others leave: a change of the baseline that was accepted cannot be taken back.
 - ``is_over`` tells that every loss has been decided, and no partition waits to be reset.
 
 Left out: when any of it happens (``storms``).
@@ -74,8 +75,9 @@ class Growth:
         cluster = self._cluster
         if not cluster.running() or not (topology := cluster.topology()).index:
             return
-        lost = {cluster.member_id(one) for one in (*self.lost, name)} & {*topology.baseline}
-        if 2 * len(lost) < len(topology.baseline):
+        lost = {cluster.member_id(one) for one in (*self.lost, name)}
+        stay = [one for one in topology.baseline if not topology.members[one].leaving]
+        if all(2 * len(lost & {*voters}) < len(voters) for voters in (topology.baseline, stay)):
             self.lost.append(name)
             cluster.nodes[name].kill("lost")
 

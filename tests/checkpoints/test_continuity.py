@@ -120,7 +120,7 @@ def test_what_is_pending_comes_again_with_an_admission_and_has_the_time_that_it_
     )  # fmt: skip
     wrong: list[str] = []
     continuity = Continuity(wrong.append)
-    records = [head(*SPACES), first, second, admit, first, second, prepare(3, 6)]
+    records: list[Record] = [head(*SPACES), first, second, admit, first, second, prepare(3, 6)]
     for position, record in enumerate(records):
         continuity.take(Frame(position, 0, b"", 1, position), record)
     assert wrong == ["segment 1, offset 6: commit time 6 after 7 in partition 0"]
