@@ -48,8 +48,6 @@ BLOCK_BYTES, BLOCK_ROWS = 128 << 10, 1024
 """Bytes of values, or pairs, that are read between two chances for other threads."""
 AHEAD_BYTES = 4 << 20
 """Bytes under way from which on no further piece is sent."""
-PAUSES = 1.0
-"""How much longer than it took to send a piece writers are given way behind it."""
 PAUSE_S_MAX = 0.25
 """Seconds for which writers are given way behind a piece, at most."""
 PENDING_BYTES = 64 << 20
@@ -112,7 +110,7 @@ class Filling:
                 self._reached("supply.first" if number == 1 else "supply.middle")
                 await returning.room(AHEAD_BYTES)
                 if self._log.position > position:  # somebody writes meanwhile
-                    await trio.sleep(min(PAUSES * (now() - began), PAUSE_S_MAX))
+                    await trio.sleep(min(now() - began, PAUSE_S_MAX))
             number += 1
             end = FillEnd(_ending(pairs.state, place.admission), tally)
             message = fill_message(FillPiece(place, number, PackedPairs(b"", b""), end))
