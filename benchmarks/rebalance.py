@@ -54,7 +54,9 @@ SIZES = ((1 << 30, 1000), (128 * MIB, 100))
 """Bytes of keys and values, and of a value, of full copies of everything."""
 PARTITIONS = 64
 PUTTERS = 8
-BEFORE_S = 5.0
+BEFORE_S = AFTER_S = 5.0
+SETTLED_S = 2.0
+"""Seconds behind a return that count neither to it nor to what comes after."""
 AWAY = 2
 """The place of the member that goes and comes back."""
 BATCH_BYTES = 1 * MIB
@@ -85,7 +87,10 @@ class Full:
     sent: int
     seconds_beside_puts: float
     p99_before: float
+    """Of puts to the two members that are left."""
     p99_meanwhile: float
+    p99_after: float
+    """Of puts to all three."""
     anonymous: tuple[tuple[int, int], ...]
     """MiB of anonymous memory of each member, at most: in the first half of the time, and in the
     second."""
@@ -232,6 +237,8 @@ def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
                 time.sleep(BEFORE_S)
                 began = monotonic()
                 beside, sent_beside = come_back(up)
+                ended = monotonic()
+                time.sleep(SETTLED_S + AFTER_S)
             if not (sent.full_bytes and sent_beside.full_bytes):
                 raise RuntimeError("it came back by history, and not in full")
             since = sent_beside.began_ns / 1e9
@@ -244,6 +251,7 @@ def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
                 seconds_beside_puts=beside.seconds,
                 p99_before=p99([s for at, s in puts if began - BEFORE_S < at < began - s]),
                 p99_meanwhile=p99([s for at, s in puts if at + s > since and at < until]),
+                p99_after=p99([s for at, s in puts if at > ended + SETTLED_S]),
                 anonymous=memory.anonymous(),
                 cpu=memory.cpu(),
                 resident=memory.resident(),
@@ -461,7 +469,10 @@ def _history_rows(rounds: Sequence[tuple[Return, Return]]) -> Iterator[tuple[str
 def _full_rows(columns: Sequence[Sequence[Full]]) -> Iterator[tuple[str, ...]]:
     sizes = [median(one.sent for one in rounds) for rounds in columns]
     ratios = [median(one.cp_seconds / one.seconds for one in rounds) for rounds in columns]
-    slower = [median(one.p99_meanwhile / one.p99_before for one in rounds) for rounds in columns]
+    slower, than_whole = (
+        [median(one.p99_meanwhile / getattr(one, name) for one in rounds) for rounds in columns]
+        for name in ("p99_before", "p99_after")
+    )
 
     def row(name: str, figure: Callable[[Full], float], form: str) -> tuple[str, ...]:
         return (name, *(f"{median(map(figure, rounds)):{form}}" for rounds in columns), "", "")
@@ -481,12 +492,14 @@ def _full_rows(columns: Sequence[Sequence[Full]]) -> Iterator[tuple[str, ...]]:
     )
     for place in range(MEMBERS):
         yield row(f"seconds of CPU, {_who(place)}", lambda one, at=place: one.cpu[at], ".2f")  # type: ignore[misc]
-    yield row("p99 of puts before, ms", lambda one: one.p99_before * 1e3, ".1f")
+    yield row("p99 of puts before, two members, ms", lambda one: one.p99_before * 1e3, ".1f")
     yield row("p99 of puts meanwhile, ms", lambda one: one.p99_meanwhile * 1e3, ".1f")
+    yield row("p99 of puts after, three members, ms", lambda one: one.p99_after * 1e3, ".1f")
     yield (
         "meanwhile beside before", *(f"{ratio:.2g}x" for ratio in slower),
         f"<= {P99_MUST:g}: {'pass' if slower[0] <= P99_MUST else 'fail'}", "",
     )  # fmt: skip
+    yield ("meanwhile beside after", *(f"{ratio:.2g}x" for ratio in than_whole), "", "")
 
 
 def _who(place: int) -> str:

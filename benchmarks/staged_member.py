@@ -29,6 +29,7 @@ from tidelog.engine.node.log import Haste, NodeLog
 from tidelog.engine.node.outflow import Outflow
 from tidelog.engine.node.prepared import ClientCommit
 from tidelog.engine.node.server import run_member
+from tidelog.engine.system.interpreter import prepare_interpreter
 from tidelog.engine.system.production import production
 
 STAGES = ("syncs", "frames", "log", "sync", "messages", "prepared", "here", "everywhere")
@@ -130,6 +131,7 @@ def main() -> None:
     CommitLog.try_append = timed_append  # type: ignore[method-assign]
     with open(file, "r+b") as opened, mmap.mmap(opened.fileno(), LAYOUT.size) as told:
         timed = replace(environment, run=timed_run)
+        prepare_interpreter()
         trio.run(lambda: run_member(timed, directory, ready=lambda _where: None, stop=trio.Event()))
 
 

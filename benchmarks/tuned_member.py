@@ -25,6 +25,7 @@ from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.node.outflow import Outflow
 from tidelog.engine.node.server import run_member
 from tidelog.engine.store.options import Options
+from tidelog.engine.system.interpreter import prepare_interpreter
 from tidelog.engine.system.production import production
 
 LAYOUT = struct.Struct("<3Q")
@@ -85,6 +86,7 @@ def main() -> None:
 
     with open(file, "r+b") as opened, mmap.mmap(opened.fileno(), LAYOUT.size) as told:
         _count(told)
+        prepare_interpreter()
         trio.run(run)
 
 

@@ -17,7 +17,7 @@ from click.testing import Result
 
 import tidelog
 from tidelog import codecs
-from tidelog.tools.server.cli import _collect_seldom
+from tidelog.engine.system.interpreter import prepare_interpreter
 from tidelog.tools.shell import signals
 
 Run = Callable[..., Result]
@@ -347,15 +347,17 @@ def test_signals_that_the_caller_ignores_stay_ignored() -> None:
             signal.signal(number, handler)
 
 
-def test_a_member_looks_less_often_for_what_is_old_and_as_ever_for_what_died_young() -> None:
-    before = gc.get_threshold()
+def test_the_process_of_a_member_takes_turns_often_and_looks_seldom_for_what_is_old() -> None:
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
     try:
         gc.set_threshold(700, 10, 10)
-        _collect_seldom()
+        prepare_interpreter()
         young, middle, old = gc.get_threshold()
         assert young == 700
+        assert sys.getswitchinterval() < 0.001
         assert (middle, old) > (10, 10)
         assert gc.get_freeze_count() > 0
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+        sys.setswitchinterval(interval)

@@ -12,7 +12,6 @@ Left out: what a member does (``engine.node``), and several of them at once (``t
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import signal
 import stat
@@ -28,6 +27,7 @@ from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ...engine.agreement.identity import member_id
 from ...engine.system.environment import Address, address_text
+from ...engine.system.interpreter import prepare_interpreter
 from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
@@ -366,25 +366,13 @@ def _run(
 
     failed: BaseException | None = None
     try:
-        _collect_seldom()
+        prepare_interpreter()
         trio.run(serve)
     except BaseExceptionGroup as group:
         failed = _told(group, "path with --socket" if solo else "address with --listen")
     if failed:
         raise failed
     note(settings, "the member has ended in order")
-
-
-def _collect_seldom() -> None:
-    """Look less often for old garbage in circles: a member makes hardly any, and what it has loaded
-    and holds for long would be gone over each time.
-
-    What has died young is looked for as ever: a commit of some megabytes that was refused is in a
-    circle with its error.
-    """
-    young, *_ = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(young, 20, 100)
 
 
 def _told(group: BaseExceptionGroup[BaseException], other: str) -> BaseException:
