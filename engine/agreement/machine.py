@@ -344,6 +344,8 @@ class Agreement:
         self._pause(now + self._timing.member_timeout)
         if self.me.member in self.topology.baseline and self.voter.may_vote:
             self._ask(now, sure=False)
+        else:  # nobody pings who is gone, and whoever asks for nothing is not told of it
+            self._tell_baseline(Fetch(after=self.topology.index))
 
     def _ask(self, now: float, *, sure: bool) -> None:
         number = 1 + max(self._highest, self.voter.promised.number)

@@ -56,6 +56,11 @@ def test_no_disk_is_lost_without_which_those_that_stay_cannot_decide() -> None:
     assert run_storm(30917, growing=True).failure is None
 
 
+def test_a_member_that_does_not_vote_and_missed_that_it_is_gone_asks_for_it() -> None:
+    # It was told of that, and not of the decision before, and what it asked then was lost.
+    assert run_storm(50121, backups=2, growing=True).failure is None
+
+
 @pytest.mark.parametrize("seed", [1002, 1049, 1063, 30915])
 def test_the_check_of_a_store_knows_what_full_copies_and_supplies_leave(seed: int) -> None:
     # A copy that is being filled has no counter yet; what is supplied comes behind later deletes;

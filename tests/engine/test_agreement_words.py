@@ -492,6 +492,20 @@ def test_c1_whoever_lacks_decisions_fetches_them_before_it_takes_a_lease_or_acce
     assert one.machine.lease.end < LATER
 
 
+def test_whoever_may_not_stand_and_hears_nobody_asks_what_was_decided() -> None:
+    # Nobody pings who is gone, and who asks for nothing is not told of it.
+    one = One()
+    one.machine.voter.may_vote = False
+    one.machine.tick(LATER)
+    fetch = Fetch(after=one.decided)
+    assert one.done(LATER) == [(member(2), fetch), (member(3), fetch)]
+    again = one.machine.next_tick()
+    assert LATER + TIMING.member_timeout <= again <= LATER + 2 * TIMING.member_timeout
+    one.hear(2, Ping(term=Term(5, member(2)), round=1), again)
+    one.machine.tick(again)
+    assert one.done(again) == []
+
+
 def without_two(one: One) -> None:
     gone = Decision(one.decided + 1, (MemberGone(incarnation=Incarnation(member(2), 1)),))
     one.hear(3, Decided(decisions=(gone,)), LATER, decided=gone.index)
