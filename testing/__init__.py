@@ -11,6 +11,8 @@
 ``History``          what clients did at the same time, and what they were told
 ``check``            whether a history is linearizable; the models are ``REGISTER`` and ``COUNTER``
 ``register_clients``  clients that use a map and record a history; so do ``counter_clients``
+``ListAppends``      clients with transactions over lists; so ``SetAdds`` and ``BankTransfers``
+``check_transactions``  whether recorded transactions are strictly serializable
 ``SimCluster``       a cluster of real members in such a world, with faults on demand
 ``World``            several nodes under Trio, with a network between them, decided by one seed
 """
@@ -23,6 +25,7 @@ from ..engine.api.open import open_with
 from ..engine.upkeep.check import check_store
 from .checks import check_database
 from .crash import crash_points
+from .cycles import check_transactions
 from .disk import FaultyDisk
 from .environment import simulated
 from .histories import History
@@ -30,6 +33,7 @@ from .kv import MemoryKv
 from .linear import UndecidedError, check
 from .moves import COUNTER, REGISTER
 from .plan import SimulatedCrash
+from .transaction_clients import BankTransfers, ListAppends, SetAdds
 from .workloads import counter_clients, register_clients
 
 if TYPE_CHECKING:
@@ -39,9 +43,12 @@ if TYPE_CHECKING:
 __all__ = [
     "COUNTER",
     "REGISTER",
+    "BankTransfers",
     "FaultyDisk",
     "History",
+    "ListAppends",
     "MemoryKv",
+    "SetAdds",
     "SimCluster",
     "SimulatedCrash",
     "UndecidedError",
@@ -49,6 +56,7 @@ __all__ = [
     "check",
     "check_database",
     "check_store",
+    "check_transactions",
     "counter_clients",
     "crash_points",
     "open_with",

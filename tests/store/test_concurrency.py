@@ -17,15 +17,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.histories import (
-    ABORTED,
-    COMMITTED,
-    History,
-    Recorder,
-    Transaction as Recorded,
-    assert_strictly_serializable,
-    check,
-)
 from support.real_stores import expect_sound
 from tidelog.codecs import I64, Str
 from tidelog.engine.api.choices import Durability, Isolation, Mode
@@ -33,6 +24,14 @@ from tidelog.engine.api.database import Database
 from tidelog.engine.api.maps import Map
 from tidelog.engine.api.open import open as open_store
 from tidelog.errors import TransactionError
+from tidelog.testing.cycles import assert_strictly_serializable, check_transactions
+from tidelog.testing.transactions import (
+    ABORTED,
+    COMMITTED,
+    Transaction as Recorded,
+    TransactionHistory,
+    TransactionRecorder,
+)
 from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import TxRecord
 
@@ -100,7 +99,7 @@ class Client:
             self.look(name)
 
     def transact(self, name: str) -> None:
-        recorder = Recorder(name, self._now())
+        recorder = TransactionRecorder(name, self._now())
         deleted: dict[str, str] = {}
         tx = self._db.transaction(
             self._random.choice(self._mix.modes), isolation=self._mix.isolation
@@ -117,7 +116,10 @@ class Client:
         self.seen.append(recorder.finish(COMMITTED, self._now()))
 
     def touch(
-        self, recorder: Recorder, deleted: dict[str, str], inside: Callable[[Map[Any, Any]], Any]
+        self,
+        recorder: TransactionRecorder,
+        deleted: dict[str, str],
+        inside: Callable[[Map[Any, Any]], Any],
     ) -> None:
         name, key = self._random.choice(MAPS), self._random.choice(KEYS)
         mapping, full = inside(self._maps[name]), f"{name}/{key}"
@@ -137,7 +139,7 @@ class Client:
             case "scan":
                 self.scan(recorder, name, mapping)
 
-    def scan(self, recorder: Recorder, name: str, mapping: Map[Any, Any]) -> None:
+    def scan(self, recorder: TransactionRecorder, name: str, mapping: Map[Any, Any]) -> None:
         start, stop = sorted(self._random.sample(KEYS, 2))
         reverse, limit = self._random.random() < 0.3, self._random.choice([None, None, 2])
         pairs = mapping.range(start.encode(), stop.encode(), reverse=reverse, limit=limit)
@@ -151,7 +153,7 @@ class Client:
         recorder.scan(f"{name}/{start}", f"{name}/{stop}", found)
 
     def put(self, name: str) -> None:
-        recorder = Recorder(name, self._now())
+        recorder = TransactionRecorder(name, self._now())
         on, key, value = self._random.choice(MAPS), self._random.choice(KEYS), self.value()
         self._maps[on][key.encode()] = value.encode()
         recorder.write(f"{on}/{key}", value)
@@ -159,18 +161,18 @@ class Client:
 
     def swap(self, name: str) -> None:
         on, key, value = self._random.choice(MAPS), self._random.choice(KEYS), self.value()
-        first = Recorder(f"{name}.read", self._now())
+        first = TransactionRecorder(f"{name}.read", self._now())
         found = self._maps[on].get(key.encode())
         first.read(f"{on}/{key}", text(found))
         self.seen.append(first.finish(COMMITTED, self._now()))
-        second = Recorder(f"{name}.swap", self._now())
+        second = TransactionRecorder(f"{name}.swap", self._now())
         if self._maps[on].compare_and_set(key.encode(), found, value.encode()):
             second.read(f"{on}/{key}", text(found))
             second.write(f"{on}/{key}", value)
             self.seen.append(second.finish(COMMITTED, self._now()))
 
     def take(self, name: str) -> None:
-        recorder = Recorder(name, self._now())
+        recorder = TransactionRecorder(name, self._now())
         on, key = self._random.choice(MAPS), self._random.choice(KEYS)
         found = text(self._maps[on].pop(key.encode(), None))
         recorder.read(f"{on}/{key}", found)
@@ -179,7 +181,7 @@ class Client:
         self.seen.append(recorder.finish(COMMITTED, self._now()))
 
     def make(self, name: str) -> None:
-        recorder = Recorder(name, self._now())
+        recorder = TransactionRecorder(name, self._now())
         on, key, value = self._random.choice(MAPS), self._random.choice(KEYS), self.value()
         found = text(self._maps[on].setdefault(key.encode(), value.encode()))
         if found == value:
@@ -190,7 +192,7 @@ class Client:
         self.seen.append(recorder.finish(COMMITTED, self._now()))
 
     def take_first(self, name: str) -> None:
-        recorder = Recorder(name, self._now())
+        recorder = TransactionRecorder(name, self._now())
         on = self._random.choice(MAPS)
         try:
             key, value = self._maps[on].popitem()
@@ -203,7 +205,7 @@ class Client:
         self.seen.append(recorder.finish(COMMITTED, self._now()))
 
     def look(self, name: str) -> None:
-        recorder = Recorder(name, self._now())
+        recorder = TransactionRecorder(name, self._now())
         with self._db.snapshot() as snapshot:
             for _ in range(3):
                 on = self._random.choice(MAPS)
@@ -223,7 +225,7 @@ def text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def record(path: Path, mix: Mix, seed: int) -> History:
+def record(path: Path, mix: Mix, seed: int) -> TransactionHistory:
     """Let the clients work, and return what they saw, with the order of the log."""
     clock = count(1)
     db = open_store(
@@ -265,7 +267,7 @@ def record(path: Path, mix: Mix, seed: int) -> History:
     versions = versions_of(path, deletes)
     expect_sound(path)
     seen = [seen for client in clients for seen in client.seen]
-    return History(transactions=seen, versions=dict(versions.items()))
+    return TransactionHistory(transactions=seen, versions=dict(versions.items()))
 
 
 def versions_of(path: Path, deletes: Deletes) -> dict[str, list[str]]:
@@ -333,7 +335,7 @@ def test_long_histories_are_strictly_serializable(name: str, tmp_path: Path) -> 
 def test_weaker_levels_lose_nothing_and_tear_nothing(isolation: Isolation, tmp_path: Path) -> None:
     # Without deletes each absence is the beginning: the checker need not guess which one it was.
     mix = Mix(isolation=isolation, singles=False, modes=("optimistic",), deletes=False)
-    found = {anomaly.name for anomaly in check(record(tmp_path / "store", mix, 1))}
+    found = {anomaly.name for anomaly in check_transactions(record(tmp_path / "store", mix, 1))}
     allowed = {
         "repeatable_read": {"G2", "real-time violation"},
         "read_committed": {"internal", "lost update", "G-single", "G2", "real-time violation"},

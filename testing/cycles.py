@@ -1,8 +1,7 @@
-"""Recorded transactions, and the check that they were strictly serializable.
+"""Whether recorded transactions were strictly serializable: a graph of them has no cycle.
 
-Owns the form of a history, a recorder for one client, and the checker.  Every value written in a
-history is unique, and the log gives the order of the values of each key, so nothing has to be
-guessed.  The transactions are the nodes of a graph, and its edges are
+Nothing has to be guessed, as values are unique and their order is known.  The transactions are the
+nodes, and the edges are
 
 - ``ww``: wrote the value of a key that the other one replaced;
 - ``wr``: wrote a value that the other one read;
@@ -24,62 +23,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-Key = str | bytes
-Value = str | bytes | int | None
-
-COMMITTED, ABORTED, UNKNOWN = "committed", "aborted", "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
-    """A range read: all keys ``start <= key < stop`` (None: no end) but the ``own`` ones."""
-
-    start: Key
-    stop: Key | None
-    found: Mapping[Key, Value]
-    own: frozenset[Key] = frozenset()
-
-    def __contains__(self, key: Key) -> bool:
-        inside = _bytes(self.start) <= _bytes(key)
-        return inside and (self.stop is None or _bytes(key) < _bytes(self.stop))
+from .transactions import (
+    ABORTED,
+    COMMITTED,
+    UNKNOWN,
+    Transaction,
+    TransactionHistory,
+    TxKey,
+    TxValue,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """One transaction as its client saw it; ``start`` and ``end`` are on one clock.
-
-    ``reads`` are of keys not written before, ``writes`` are last writes; what was written and
-    replaced within the transaction is in ``replaced``, and ``deletes`` are keys whose last write
-    deleted them.  ``status`` is ``unknown`` where no answer came; such a transaction counts as
-    committed if the log holds its writes.  ``complaints`` tell of contradictions inside it.
-    """
-
-    id: str
-    start: float = 0.0
-    end: float = inf
-    status: str = COMMITTED
-    reads: Mapping[Key, Value] = field(default_factory=dict)
-    scans: Sequence[Scan] = ()
-    writes: Mapping[Key, Value] = field(default_factory=dict)
-    replaced: Mapping[Key, Sequence[Value]] = field(default_factory=dict)
-    deletes: frozenset[Key] = frozenset()
-    complaints: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """All transactions, and per key the values that the log holds, oldest first."""
-
-    transactions: Sequence[Transaction]
-    versions: Mapping[Key, Sequence[Value]]
-
-
-class Anomaly(NamedTuple):
+class TransactionAnomaly(NamedTuple):
     """What is wrong, by name, with the transactions concerned and one line that says how."""
 
     name: str
@@ -87,75 +46,7 @@ class Anomaly(NamedTuple):
     text: str
 
 
-class Recorder:
-    """Builds one ``Transaction`` from what its client did, in that order."""
-
-    def __init__(self, id: str, start: float) -> None:
-        self._id = id
-        self._start = start
-        self._reads: dict[Key, Value] = {}
-        self._scans: list[Scan] = []
-        self._writes: dict[Key, Value] = {}
-        self._replaced: dict[Key, list[Value]] = {}
-        self._deletes: set[Key] = set()
-        self._complaints: list[str] = []
-
-    def read(self, key: Key, value: Value) -> None:
-        """Record what a read gave back; it must repeat an own write or an earlier read."""
-        if key not in self._writes:
-            self._expect(key, self._reads.setdefault(key, value), value)
-        else:
-            self._expect(key, self._own(key), value)
-
-    def scan(self, start: Key, stop: Key | None, found: Mapping[Key, Value]) -> None:
-        """Record everything that a range read gave back, own writes included."""
-        own = frozenset(self._writes)
-        others = {key: value for key, value in found.items() if key not in own}
-        scan = Scan(start=start, stop=stop, found=others, own=own)
-        for key in sorted(own, key=_bytes):
-            if key in scan:
-                self._expect(key, self._own(key), found.get(key))
-        for key, value in self._reads.items():
-            if key in scan and key not in own:
-                self._expect(key, value, found.get(key))
-        self._scans.append(scan)
-
-    def write(self, key: Key, value: Value) -> None:
-        """Record a write of a unique value."""
-        if key in self._writes:
-            self._replaced.setdefault(key, []).append(self._writes[key])
-        self._writes[key] = value
-        self._deletes.discard(key)
-
-    def delete(self, key: Key, value: Value) -> None:
-        """Record a delete, under a unique value by which the log's order names it."""
-        self.write(key, value)
-        self._deletes.add(key)
-
-    def finish(self, status: str, end: float) -> Transaction:
-        """Return the transaction, answered at ``end`` unless its status is unknown."""
-        return Transaction(
-            id=self._id,
-            start=self._start,
-            end=inf if status == UNKNOWN else end,
-            status=status,
-            reads=dict(self._reads),
-            scans=tuple(self._scans),
-            writes=dict(self._writes),
-            replaced=dict(self._replaced),
-            deletes=frozenset(self._deletes),
-            complaints=tuple(self._complaints),
-        )
-
-    def _own(self, key: Key) -> Value:
-        return None if key in self._deletes else self._writes[key]
-
-    def _expect(self, key: Key, expected: Value, found: Value) -> None:
-        if found != expected:
-            self._complaints.append(f"saw {key!r} as {found!r} after {expected!r}")
-
-
-def check(history: History) -> list[Anomaly]:
+def check_transactions(history: TransactionHistory) -> list[TransactionAnomaly]:
     """Return what keeps a history from being strictly serializable, the most basic first.
 
     Impossible reads and log entries are returned alone: edges drawn from them would mislead.
@@ -165,9 +56,9 @@ def check(history: History) -> list[Anomaly]:
     return impossible or _cycle_anomalies(log, _edges(log))
 
 
-def assert_strictly_serializable(history: History) -> None:
+def assert_strictly_serializable(history: TransactionHistory) -> None:
     """Raise ``AssertionError`` with every anomaly of a history, one line each."""
-    anomalies = check(history)
+    anomalies = check_transactions(history)
     assert not anomalies, "\n".join(f"{found.name}: {found.text}" for found in anomalies)
 
 
@@ -177,10 +68,10 @@ def assert_strictly_serializable(history: History) -> None:
 class _Log:
     """Who wrote each value, where it stands, and which transactions count as committed."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: TransactionHistory) -> None:
         self.versions = history.versions
-        self.writers: dict[Value, tuple[Transaction, Key]] = {}
-        self.replaced: dict[Value, Transaction] = {}
+        self.writers: dict[TxValue, tuple[Transaction, TxKey]] = {}
+        self.replaced: dict[TxValue, Transaction] = {}
         for transaction in history.transactions:
             self._add(transaction)
         self.places = {
@@ -207,12 +98,12 @@ class _Log:
     def holds(self, transaction: Transaction) -> list[bool]:
         return [write in self.places for write in transaction.writes.items()]
 
-    def writer(self, key: Key, place: int) -> str | None:
-        """Return who wrote the value at a place; None where there is none."""
+    def writer(self, key: TxKey, place: int) -> str | None:
+        """Return who wrote the value at a place; None if nobody did."""
         values = self.versions.get(key, ())
         return self.writers[values[place]][0].id if 0 <= place < len(values) else None
 
-    def absences(self, key: Key) -> list[int]:
+    def absences(self, key: TxKey) -> list[int]:
         """Return the places at which the key has no value: before the first, and deletions."""
         deleted = [
             place
@@ -221,7 +112,7 @@ class _Log:
         ]
         return [-1, *deleted]
 
-    def reads(self, transaction: Transaction) -> Iterator[tuple[Key, Value]]:
+    def reads(self, transaction: Transaction) -> Iterator[tuple[TxKey, TxValue]]:
         """Yield all that a transaction saw of others, absent keys of scanned ranges included."""
         yield from transaction.reads.items()
         for scan in transaction.scans:
@@ -231,26 +122,26 @@ class _Log:
                     yield key, None
 
 
-def _log_anomalies(history: History, log: _Log) -> list[Anomaly]:
+def _log_anomalies(history: TransactionHistory, log: _Log) -> list[TransactionAnomaly]:
     found = []
     for key, values in history.versions.items():
         for place, value in enumerate(values):
             name, who = _entry_anomaly(log, key, place, value)
             if name:
-                found.append(Anomaly(name, who, f"the log holds {value!r} for {key!r}"))
+                found.append(TransactionAnomaly(name, who, f"the log holds {value!r} for {key!r}"))
     for transaction in history.transactions:
         holds = log.holds(transaction)
         if transaction.status == COMMITTED and not all(holds):
             text = f"{transaction.id} was committed, and the log lacks some of its writes"
-            found.append(Anomaly("lost write", (transaction.id,), text))
+            found.append(TransactionAnomaly("lost write", (transaction.id,), text))
         elif transaction.status == UNKNOWN and any(holds) and not all(holds):
             text = f"the log holds some of the writes of {transaction.id}, not all"
-            found.append(Anomaly("torn transaction", (transaction.id,), text))
+            found.append(TransactionAnomaly("torn transaction", (transaction.id,), text))
     return found
 
 
 def _entry_anomaly(
-    log: _Log, key: Key, place: int, value: Value
+    log: _Log, key: TxKey, place: int, value: TxValue
 ) -> tuple[str | None, tuple[str, ...]]:
     if value in log.replaced:
         return "intermediate write", (log.replaced[value].id,)
@@ -264,24 +155,26 @@ def _entry_anomaly(
     return None, ()
 
 
-def _read_anomalies(log: _Log) -> list[Anomaly]:
+def _read_anomalies(log: _Log) -> list[TransactionAnomaly]:
     found = []
     for transaction in log.committed:
         for complaint in transaction.complaints:
-            found.append(Anomaly("internal", (transaction.id,), f"{transaction.id} {complaint}"))
-        seen: dict[Key, Value] = {}
+            found.append(
+                TransactionAnomaly("internal", (transaction.id,), f"{transaction.id} {complaint}")
+            )
+        seen: dict[TxKey, TxValue] = {}
         for key, value in log.reads(transaction):
             name, others = _read_anomaly(log, transaction, key, value)
             if name is None and seen.setdefault(key, value) != value:
                 name, others = "internal", ()
             if name:
                 text = f"{transaction.id} read {value!r} at {key!r}"
-                found.append(Anomaly(name, (transaction.id, *others), text))
+                found.append(TransactionAnomaly(name, (transaction.id, *others), text))
     return found
 
 
 def _read_anomaly(
-    log: _Log, reader: Transaction, key: Key, value: Value
+    log: _Log, reader: Transaction, key: TxKey, value: TxValue
 ) -> tuple[str | None, tuple[str, ...]]:
     if value is None:
         return None, ()
@@ -300,30 +193,30 @@ def _read_anomaly(
 # ------------------------------------------------------------------ the graph
 
 # Transactions are named by id; moments of the time line by their number.
-Node = str | int
+_Vertex = str | int
 
 
 class _Graph:
     """Edges by node, each with its kinds and, for the text, a key."""
 
     def __init__(self) -> None:
-        self.after: dict[Node, dict[Node, dict[str, Key]]] = {}
-        self.before: dict[Node, set[Node]] = {}
-        self.lost_updates: list[Anomaly] = []
+        self.after: dict[_Vertex, dict[_Vertex, dict[str, TxKey]]] = {}
+        self.before: dict[_Vertex, set[_Vertex]] = {}
+        self.lost_updates: list[TransactionAnomaly] = []
 
-    def add(self, one: Node | None, kind: str, other: Node | None, key: Key = "") -> None:
+    def add(self, one: _Vertex | None, kind: str, other: _Vertex | None, key: TxKey = "") -> None:
         if one is not None and other is not None and one != other:
             self.after.setdefault(one, {}).setdefault(other, {}).setdefault(kind, key)
             self.before.setdefault(other, set()).add(one)
 
-    def next(self, node: Node, kinds: Collection[str]) -> list[Node]:
+    def next(self, node: _Vertex, kinds: Collection[str]) -> list[_Vertex]:
         edges = self.after.get(node, {})
         return [other for other, labels in edges.items() if not labels.keys().isdisjoint(kinds)]
 
-    def reached(self, start: Node, *, backwards: bool = False) -> set[Node]:
+    def reached(self, start: _Vertex, *, backwards: bool = False) -> set[_Vertex]:
         """Return every node on a path from ``start``, or on one to it."""
-        edges: Mapping[Node, Collection[Node]] = self.before if backwards else self.after
-        seen: set[Node] = set()
+        edges: Mapping[_Vertex, Collection[_Vertex]] = self.before if backwards else self.after
+        seen: set[_Vertex] = set()
         frontier = [start]
         while frontier:
             fresh = [node for node in edges.get(frontier.pop(), ()) if node not in seen]
@@ -331,9 +224,9 @@ class _Graph:
             frontier.extend(fresh)
         return seen
 
-    def path(self, start: Node, goal: Node, kinds: Collection[str]) -> list[Node] | None:
+    def path(self, start: _Vertex, goal: _Vertex, kinds: Collection[str]) -> list[_Vertex] | None:
         """Return a shortest path of at least one edge; from a node to itself it is a cycle."""
-        came_from: dict[Node, Node] = {}
+        came_from: dict[_Vertex, _Vertex] = {}
         frontier = deque([start])
         while frontier:
             node = frontier.popleft()
@@ -345,7 +238,7 @@ class _Graph:
                     return _walk_back(came_from, start, goal)
         return None
 
-    def show(self, path: Sequence[Node], kinds: Sequence[str]) -> str:
+    def show(self, path: Sequence[_Vertex], kinds: Sequence[str]) -> str:
         text = str(path[0])
         for one, other in pairwise(path):
             labels = self.after[one][other]
@@ -359,7 +252,9 @@ class _Graph:
         return text
 
 
-def _walk_back(came_from: Mapping[Node, Node], start: Node, goal: Node) -> list[Node]:
+def _walk_back(
+    came_from: Mapping[_Vertex, _Vertex], start: _Vertex, goal: _Vertex
+) -> list[_Vertex]:
     path = [goal, came_from[goal]]
     while path[-1] != start:
         path.append(came_from[path[-1]])
@@ -399,18 +294,18 @@ def _add_real_time(graph: _Graph, committed: Sequence[Transaction]) -> None:
             graph.add(moment, "rt", transaction.id)
 
 
-def _add_read(graph: _Graph, log: _Log, reader: Transaction, key: Key, place: int) -> None:
+def _add_read(graph: _Graph, log: _Log, reader: Transaction, key: TxKey, place: int) -> None:
     follower = log.writer(key, place + 1)
     graph.add(log.writer(key, place), "wr", reader.id, key)
     graph.add(reader.id, "rw", follower, key)
     own = log.places.get((key, reader.writes.get(key)), -1)
     if follower is not None and own > place + 1:
         text = f"{reader.id} replaced {key!r} without having seen what {follower} wrote"
-        graph.lost_updates.append(Anomaly("lost update", (reader.id, follower), text))
+        graph.lost_updates.append(TransactionAnomaly("lost update", (reader.id, follower), text))
 
 
 def _settle_absences(
-    graph: _Graph, log: _Log, absences: list[tuple[Transaction, Key, list[int]]]
+    graph: _Graph, log: _Log, absences: list[tuple[Transaction, TxKey, list[int]]]
 ) -> None:
     """Give each read of None a place where only one fits, until nothing changes any more."""
     left = len(absences) + 1
@@ -442,7 +337,7 @@ _STRICT = ("ww", "wr", "rw", "rt")
 _CYCLE_SEARCHES_MAX = 25
 
 
-def _cycle_anomalies(log: _Log, graph: _Graph) -> list[Anomaly]:
+def _cycle_anomalies(log: _Log, graph: _Graph) -> list[TransactionAnomaly]:
     """Return a shortest cycle per knot of transactions, of the most basic kind that there is."""
     for name, kinds in (("G0", _WRITES), ("G1c", _READS)):
         found = [_anomaly(graph, name, knot, kinds) for knot in _knots(log, graph, kinds)]
@@ -457,36 +352,36 @@ def _cycle_anomalies(log: _Log, graph: _Graph) -> list[Anomaly]:
     return [_anomaly(graph, "real-time violation", knot, _STRICT) for knot in knots]
 
 
-def _single(graph: _Graph, knot: list[str]) -> Anomaly | None:
+def _single(graph: _Graph, knot: list[str]) -> TransactionAnomaly | None:
     """Return a cycle with exactly one ``rw`` edge, if the knot has one."""
     for reader in knot:
         for writer in graph.next(reader, ("rw",)):
             path = graph.path(writer, reader, _READS)
             if path is not None:
                 text = graph.show([reader, *path], _SERIAL)
-                return Anomaly("G-single", _names(path), text)
+                return TransactionAnomaly("G-single", _names(path), text)
     return None
 
 
-def _anomaly(graph: _Graph, name: str, knot: list[str], kinds: Sequence[str]) -> Anomaly:
+def _anomaly(graph: _Graph, name: str, knot: list[str], kinds: Sequence[str]) -> TransactionAnomaly:
     cycles = [graph.path(node, node, kinds) for node in knot[:_CYCLE_SEARCHES_MAX]]
     shortest = min((cycle for cycle in cycles if cycle is not None), key=len)
-    return Anomaly(name, _names(shortest[1:]), graph.show(shortest, kinds))
+    return TransactionAnomaly(name, _names(shortest[1:]), graph.show(shortest, kinds))
 
 
-def _names(path: Sequence[Node]) -> tuple[str, ...]:
+def _names(path: Sequence[_Vertex]) -> tuple[str, ...]:
     return tuple(sorted(node for node in path if isinstance(node, str)))
 
 
 def _knots(log: _Log, graph: _Graph, kinds: Sequence[str]) -> list[list[str]]:
     """Return the transactions of each strongly connected component, single ones apart (Tarjan)."""
-    number: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    stack: list[Node] = []
-    on_stack: set[Node] = set()
+    number: dict[_Vertex, int] = {}
+    low: dict[_Vertex, int] = {}
+    stack: list[_Vertex] = []
+    on_stack: set[_Vertex] = set()
     knots: list[list[str]] = []
 
-    def enter(node: Node) -> tuple[Node, Iterator[Node]]:
+    def enter(node: _Vertex) -> tuple[_Vertex, Iterator[_Vertex]]:
         number[node] = low[node] = len(number)
         stack.append(node)
         on_stack.add(node)
@@ -514,13 +409,9 @@ def _knots(log: _Log, graph: _Graph, kinds: Sequence[str]) -> list[list[str]]:
     return knots
 
 
-def _pop_to(stack: list[Node], on_stack: set[Node], node: Node) -> list[Node]:
+def _pop_to(stack: list[_Vertex], on_stack: set[_Vertex], node: _Vertex) -> list[_Vertex]:
     popped = [stack.pop()]
     while popped[-1] != node:
         popped.append(stack.pop())
     on_stack.difference_update(popped)
     return popped
-
-
-def _bytes(key: Key) -> bytes:
-    return key.encode() if isinstance(key, str) else key

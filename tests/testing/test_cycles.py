@@ -13,23 +13,22 @@ from itertools import permutations
 
 import pytest
 
-from support.histories import (
+from tidelog.testing.cycles import assert_strictly_serializable, check_transactions
+from tidelog.testing.transactions import (
     ABORTED,
     COMMITTED,
     UNKNOWN,
-    History,
-    Key,
-    Recorder,
     Transaction,
-    Value,
-    assert_strictly_serializable,
-    check,
+    TransactionHistory,
+    TransactionRecorder,
+    TxKey,
+    TxValue,
 )
 
 
-def history(text: str) -> History:
+def history(text: str) -> TransactionHistory:
     transactions: list[Transaction] = []
-    versions: dict[Key, list[Value]] = {}
+    versions: dict[TxKey, list[TxValue]] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         head, steps = line.split(":")
         name, *rest = head.split()
@@ -37,12 +36,12 @@ def history(text: str) -> History:
             versions[rest[0]] = list(steps.split())
         else:
             transactions.append(_transaction(name, rest, steps))
-    return History(transactions=transactions, versions=versions)
+    return TransactionHistory(transactions=transactions, versions=versions)
 
 
 def _transaction(name: str, rest: list[str], steps: str) -> Transaction:
     start, end = rest[0].split("..")
-    recorder = Recorder(name, float(start))
+    recorder = TransactionRecorder(name, float(start))
     for step in filter(None, map(str.strip, steps.split(","))):
         _record(recorder, *step.split())
     if end == "?":
@@ -50,8 +49,8 @@ def _transaction(name: str, rest: list[str], steps: str) -> Transaction:
     return recorder.finish(rest[1] if len(rest) > 1 else COMMITTED, float(end))
 
 
-def _record(recorder: Recorder, action: str, *words: str) -> None:
-    values: list[Value] = [None if word == "-" else word for word in words]
+def _record(recorder: TransactionRecorder, action: str, *words: str) -> None:
+    values: list[TxValue] = [None if word == "-" else word for word in words]
     match action:
         case "r":
             recorder.read(words[0], values[1])
@@ -60,7 +59,7 @@ def _record(recorder: Recorder, action: str, *words: str) -> None:
         case "d":
             recorder.delete(words[0], values[1])
         case _:
-            found: dict[Key, Value] = {w.split("=")[0]: w.split("=")[1] for w in words[2:]}
+            found: dict[TxKey, TxValue] = {w.split("=")[0]: w.split("=")[1] for w in words[2:]}
             recorder.scan(words[0], None if words[1] == "-" else words[1], found)
 
 
@@ -539,7 +538,7 @@ BAD: dict[str, tuple[str, str]] = {
     ("name", "text"), [pytest.param(*row, id=title) for title, row in BAD.items()]
 )
 def test_a_bad_history_is_rejected_by_its_name(name: str, text: str) -> None:
-    anomalies = check(history(text))
+    anomalies = check_transactions(history(text))
     assert {anomaly.name for anomaly in anomalies} == {name}
     with pytest.raises(AssertionError, match=name):
         assert_strictly_serializable(history(text))
@@ -639,7 +638,7 @@ GOOD: dict[str, str] = {
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=title) for title, text in GOOD.items()])
 def test_a_good_history_is_accepted(text: str) -> None:
-    assert check(history(text)) == []
+    assert check_transactions(history(text)) == []
     assert_strictly_serializable(history(text))
 
 
@@ -648,13 +647,13 @@ def test_a_good_history_is_accepted(text: str) -> None:
 
 def test_an_anomaly_names_its_transactions_and_shows_the_cycle() -> None:
     text = BAD["an acknowledged write is not seen"][1]
-    (anomaly,) = check(history(text))
+    (anomaly,) = check_transactions(history(text))
     assert anomaly.transactions == ("T1", "T2")
     assert anomaly.text == "T1 -rt-> T2 -rw 'x'-> T1"
 
 
 def test_a_single_old_read_is_shown_with_what_contradicts_it() -> None:
-    (anomaly,) = check(history(BAD["half of another transaction is seen"][1]))
+    (anomaly,) = check_transactions(history(BAD["half of another transaction is seen"][1]))
     assert anomaly.transactions == ("T1", "T2")
     assert anomaly.text == "T2 -rw 'y'-> T1 -wr 'x'-> T2"
 
@@ -666,7 +665,7 @@ def test_every_knot_of_transactions_is_reported_once() -> None:
         log x{0}: b{0}
         log y{0}: a{0}
         """
-    anomalies = check(history(skew.format(1) + skew.format(2)))
+    anomalies = check_transactions(history(skew.format(1) + skew.format(2)))
     assert [anomaly.transactions for anomaly in anomalies] == [("T11", "T21"), ("T12", "T22")]
 
 
@@ -676,24 +675,24 @@ def test_a_long_history_is_checked_without_recursion() -> None:
     lines = [f"T{n} {2 * n}..{2 * n + 1}: r x v{n}, w x v{n + 1}" for n in range(1, count)]
     log = " ".join(f"v{n}" for n in range(1, count + 1))
     good = "\n".join(["T0 0..1: w x v1", *lines, f"log x: {log}"])
-    assert check(history(good)) == []
+    assert check_transactions(history(good)) == []
     bad = good + f"\nlate {3 * count}..{3 * count + 1}: r x v7"
-    (anomaly,) = check(history(bad))
+    (anomaly,) = check_transactions(history(bad))
     assert anomaly.name == "real-time violation"
 
 
 # ------------------------------------------------------------------ against all serial orders
 
 
-def serial_order_exists(given: History) -> bool:
+def serial_order_exists(given: TransactionHistory) -> bool:
     """Try every order of the transactions: reads, the log and real time must all agree with it."""
     committed = [t for t in given.transactions if t.status != ABORTED]
     return any(_replays(given, order) for order in permutations(committed))
 
 
-def _replays(given: History, order: tuple[Transaction, ...]) -> bool:
-    state: dict[Key, Value] = {}
-    written: dict[Key, list[Value]] = {}
+def _replays(given: TransactionHistory, order: tuple[Transaction, ...]) -> bool:
+    state: dict[TxKey, TxValue] = {}
+    written: dict[TxKey, list[TxValue]] = {}
     for place, transaction in enumerate(order):
         if any(later.end < transaction.start for later in order[place:]):
             return False
@@ -709,21 +708,21 @@ def _replays(given: History, order: tuple[Transaction, ...]) -> bool:
     return written == given.versions
 
 
-def _visible(given: History, state: dict[Key, Value], key: Key) -> Value:
+def _visible(given: TransactionHistory, state: dict[TxKey, TxValue], key: TxKey) -> TxValue:
     value = state.get(key)
     deleted = any(key in t.deletes and t.writes[key] == value for t in given.transactions)
     return None if deleted else value
 
 
-def random_history(rng: random.Random, *, deletes: bool) -> History:
+def random_history(rng: random.Random, *, deletes: bool) -> TransactionHistory:
     """Run a few transactions at random, mostly one by one, with some reads and orders falsified."""
-    state: dict[Key, Value] = {}
-    versions: dict[Key, list[Value]] = {}
+    state: dict[TxKey, TxValue] = {}
+    versions: dict[TxKey, list[TxValue]] = {}
     transactions = []
-    old: dict[Key, list[Value]] = {key: [None] for key in "xyz"}
+    old: dict[TxKey, list[TxValue]] = {key: [None] for key in "xyz"}
     for number in range(rng.randint(2, 5)):
         start = number + rng.choice((0.0, -1.0, -2.0))
-        recorder = Recorder(f"T{number}", start)
+        recorder = TransactionRecorder(f"T{number}", start)
         for key in rng.sample("xyz", rng.randint(0, 2)):
             recorder.read(key, rng.choice(old[key]) if rng.random() < 0.15 else state.get(key))
         if rng.random() < 0.3:
@@ -742,7 +741,7 @@ def random_history(rng: random.Random, *, deletes: bool) -> History:
     for values in versions.values():
         if rng.random() < 0.1:
             rng.shuffle(values)
-    return History(transactions=transactions, versions=versions)
+    return TransactionHistory(transactions=transactions, versions=versions)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -751,7 +750,7 @@ def test_a_history_is_rejected_exactly_when_no_serial_order_explains_it(seed: in
     verdicts = set()
     for _ in range(300):
         given = random_history(rng, deletes=False)
-        anomalies = check(given)
+        anomalies = check_transactions(given)
         assert (anomalies == []) == serial_order_exists(given), (given, anomalies)
         verdicts.add(anomalies == [])
     assert verdicts == {True, False}
@@ -763,7 +762,7 @@ def test_with_deletions_no_history_is_rejected_that_a_serial_order_explains(seed
     agreed = 0
     for _ in range(300):
         given = random_history(rng, deletes=True)
-        anomalies, explained = check(given), serial_order_exists(given)
+        anomalies, explained = check_transactions(given), serial_order_exists(given)
         assert not (anomalies and explained), (given, anomalies)
         agreed += (anomalies == []) == explained
     assert agreed > 285

@@ -1,0 +1,173 @@
+"""Transactions of clients through faults: lists, sets and a bank, strictly serializable behind all.
+
+A cluster of one member has transactions over any keys; in a larger one what they touch lies in one
+partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.codecs import I64, Msgpack, Str
+from tidelog.testing import SimCluster
+from tidelog.testing.cycles import TransactionAnomaly
+from tidelog.testing.transaction_clients import BankTransfers, InsideMap, ListAppends, SetAdds
+from tidelog.testing.transactions import COMMITTED
+
+CLIENTS, TRANSACTIONS = 5, 12
+PARTITIONS = 8
+PAUSE_S = 0.1
+
+
+class Paced:
+    """A map inside a transaction, and time passes between two calls."""
+
+    def __init__(self, inner: Any, chance: Any) -> None:
+        self._inner = inner
+        self._chance = chance
+
+    async def get(self, key: Any, /) -> Any:
+        await trio.sleep(PAUSE_S * self._chance.random())
+        return await self._inner.get(key)
+
+    async def set(self, key: Any, value: Any, /) -> None:
+        await trio.sleep(PAUSE_S * self._chance.random())
+        await self._inner.set(key, value)
+
+    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
+        async with self._inner.items() as pairs:
+            async for pair in pairs:
+                yield pair
+
+
+Faults = Callable[[SimCluster], Awaitable[None]]
+
+
+def anomalies(
+    kind: str, seed: int, faults: Faults, *, nodes: int = 1, keys: list[str], backups: int = 0
+) -> list[TransactionAnomaly]:
+    """Return what is wrong with a workload on a cluster while there are faults."""
+    at = SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=backups)
+
+    async def scenario(at: SimCluster) -> list[TransactionAnomaly]:
+        at.start()
+        await at.settled()
+        databases = [at.client(timeout=20.0) for _ in range(2)]
+        chance = at.world.random("work")
+        codec = I64 if kind == "sets" else Str
+        maps = [one.map("shared", key=codec, value=Msgpack) for one in databases]
+        begun = 0
+
+        @asynccontextmanager
+        async def begin() -> AsyncIterator[InsideMap]:
+            nonlocal begun
+            begun += 1
+            which = begun % len(databases)
+            async with databases[which].transaction() as tx:
+                yield Paced(tx[maps[which]], chance)
+
+        workload: ListAppends | SetAdds | BankTransfers
+        if kind == "lists":
+            workload = ListAppends(begin, at.world.now, chance)
+            clients = workload.clients(CLIENTS, keys=keys, transactions=TRANSACTIONS)
+        elif kind == "sets":
+            workload = SetAdds(begin, at.world.now, chance)
+            clients = workload.clients(CLIENTS, transactions=TRANSACTIONS)
+        else:
+            workload = BankTransfers(begin, at.world.now, chance, accounts=keys)
+            await workload.fill()
+            clients = workload.clients(CLIENTS, transactions=TRANSACTIONS)
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                nursery.start_soon(client)
+            nursery.start_soon(faults, at)
+        await at.settled()
+        ended = (
+            workload.statuses
+            if isinstance(workload, BankTransfers)
+            else [one.status for one in workload.transactions]
+        )
+        assert ended.count(COMMITTED) >= CLIENTS
+        last = Paced(maps[0], chance)
+        if isinstance(workload, ListAppends):
+            found = await workload.anomalies(last, keys)
+        else:
+            found = await workload.anomalies(last)
+        for database in databases:
+            await database.aclose()
+        return found
+
+    return at.run(scenario)
+
+
+async def kills(at: SimCluster) -> None:
+    """Kill who serves the last partition, and start it again, three times."""
+    for outcome in ("kept", "lost", "lost"):
+        await trio.sleep(0.7)
+        name = at.primary(PARTITIONS - 1)
+        at.nodes[name].kill(outcome)
+        await at.killed(name)
+        await trio.sleep(0.3)
+        at.start([name])
+        await at.settled()
+
+
+async def resets(at: SimCluster) -> None:
+    """Break the connections of clients again and again."""
+    for _ in range(12):
+        await trio.sleep(0.25)
+        for name in at.running():
+            for machine in ("c1", "c2"):
+                at.world.network.reset(name, machine)
+
+
+async def moves(at: SimCluster) -> None:
+    """Let another copy serve, again and again."""
+    for _ in range(6):
+        await trio.sleep(0.4)
+        partition = PARTITIONS - 1
+        name = at.primary(partition)
+        target = next(one for one in at.names if one != name)
+        at.member(name).move(partition, at.member_id(target).bytes, lambda _refused: None)
+
+
+def keys_in(partition: int, count: int) -> list[str]:
+    """Return keys that lie in one partition."""
+    space = Space(0, PARTITIONS)
+    names = (f"key {number}" for number in range(1000))
+    return [name for name in names if partition_of(Str.encode(name), space) == partition][:count]
+
+
+ANYWHERE = ["x", "y", "z"]
+
+
+@pytest.mark.parametrize("kind", ["lists", "sets", "bank"])
+@pytest.mark.parametrize("faults", [kills, resets], ids=["kills", "broken connections"])
+@pytest.mark.parametrize("seed", range(2))
+def test_transactions_over_any_keys_of_one_member(kind: str, faults: Faults, seed: int) -> None:
+    assert anomalies(kind, seed, faults, keys=ANYWHERE) == []
+
+
+@pytest.mark.parametrize("kind", ["lists", "bank"])
+@pytest.mark.parametrize("faults", [kills, resets, moves], ids=["kills", "broken", "moves"])
+@pytest.mark.parametrize("seed", range(2))
+def test_transactions_in_one_partition_of_three_copies(
+    kind: str, faults: Faults, seed: int
+) -> None:
+    keys = keys_in(PARTITIONS - 1, 3)
+    assert anomalies(kind, seed, faults, keys=keys, nodes=3, backups=2) == []
+
+
+def test_commits_that_confirm_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidelog.engine.node import commits
+
+    monkeypatch.setattr(commits, "_check_read", lambda *_: None)
+    found = [anomalies("lists", seed, resets, keys=ANYWHERE) for seed in range(3)]
+    names = {one.name for some in found for one in some}
+    assert names & {"lost write", "incompatible order", "G2", "lost update"}, names
