@@ -62,8 +62,8 @@ class Promises:
 
     def watch(self, name: str, member: RunningMember, running: Callable[[], Members]) -> None:
         """Hear what an incarnation tells its clients."""
-        requests, told = member.requests, member.requests._tell
-        requests.acknowledged = partial(self._on_acknowledged, name, running)
+        committing, told = member.committing, member.committing._tell
+        committing.acknowledged = partial(self._on_acknowledged, name, running)
 
         def tell(request: Any, home: int, found: Any) -> None:
             if request.operation == "outcome" and member.partitions.serves(home, member.now):
@@ -72,7 +72,7 @@ class Promises:
                     self._on_outcome(name, tx_id, found)
             told(request, home, found)
 
-        requests._tell = tell  # type: ignore[method-assign]  # nobody else may look over its shoulder
+        committing._tell = tell  # type: ignore[method-assign]  # nobody else may look over its shoulder
 
     # ---------------------------------------------------------------- what clients are told
 

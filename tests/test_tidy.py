@@ -134,7 +134,7 @@ OUTSIDE_WORLD = ("engine/system/production.py", "tools/")
 BROAD_HANDLERS = {
     "testing/storms.py:run_storm": "whatever goes wrong in a storm is what its seed is told of for",
     "engine/node/commits.py:commit_of.check": "a commit of one client, not the log of all",
-    "engine/node/requests.py:Requests._carry_out": "a request of one client, not the member of all",
+    "engine/node/client_request.py:ClientRequest.carry_out": "of one client, not the member of all",
     "engine/codecs/classes.py:_enum_part.from_plain": "an Enum of the user: it refuses the value",
     "engine/codecs/classes.py:_made": "a class of the user: it refuses the document",
     "engine/codecs/registry.py:_registered": "foreign code: the codec is not there",

@@ -53,6 +53,7 @@ from ..system.disk_errors import translated_disk
 from ..system.environment import Address
 from .aside import Aside
 from .catching_up import CatchingUp
+from .committing import Committing
 from .copy_reads import CopyReads
 from .council import Council
 from .deciding import Deciding
@@ -158,7 +159,8 @@ class RunningMember:
             me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
         )
         self.groups.readers = copy_reads
-        self.requests = Requests(self.log, self.partitions, streams, copy_reads, self, near)
+        self.committing = Committing(self.log, self.partitions, streams, self, near)
+        self.requests = Requests(self.log, self.partitions, copy_reads, self.committing, self)
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)

@@ -6,7 +6,7 @@ import pytest
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import Clients, cluster, serving
-from tidelog.engine.node.requests import SHARE_BYTES_MAX, SHARE_KEYS_MAX
+from tidelog.engine.node.committing import SHARE_BYTES_MAX, SHARE_KEYS_MAX
 from tidelog.testing import SimCluster
 
 

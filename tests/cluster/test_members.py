@@ -19,9 +19,9 @@ from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net import frames
 from tidelog.engine.node import reads
+from tidelog.engine.node.client_request import ClientRequest
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.member import RunningMember
-from tidelog.engine.node.requests import ClientRequest
 from tidelog.engine.store.options import Options
 from tidelog.engine.system.layout import NEW_CONFIG_LOG_NAME
 from tidelog.testing import SimCluster, SimulatedCrash

@@ -1,0 +1,335 @@
+"""Commits of clients, and what became of them: taken, confirmed, answered.
+
+Invariants:
+
+- An answer is computed first, then the lease is looked at, then it leaves (L5).
+- A commit is answered behind its sync, and only while the partitions that it wrote are served; one
+  whose lease has ended meanwhile waits for the next lease of the same epoch, or is unknown.
+- Of one id one commit is on its way at a time; who asks what became of it waits for that.
+
+Left out: what is checked (``commits``), the log (``log``), other operations (``requests``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ...affinity.errors import (
+    CommitUnknownError,
+    ConflictError,
+    TidelogError,
+    TransactionTooLargeError,
+    UsageError,
+)
+from ..commit import outcomes
+from ..commit.outcomes import Outcome
+from ..data.namespaces import OUTCOMES
+from ..data.updates import FewUpdates, Writes
+from ..replication.streams import Streams
+from . import reads
+from .client_request import ClientRequest
+from .commits import WantedCommit, check_id, commit_of, not_understood, wanted_of
+from .log import Haste, NodeLog
+from .partitions import Partitions, RoutedError
+from .prepared import ClientCommit
+
+SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
+"""Of one transaction in a cluster of several members, but for one value that is larger: it takes a
+member some tenths of a second in one piece, and one that says nothing for a second is taken for
+dead."""
+OUTSTANDING_BYTES_MAX = 32 << 20
+"""Bytes of one partition that some copy does not have yet; who brings more comes again."""
+SILENT_S = 0.1
+"""Seconds after which a copy that has stored nothing counts as silent."""
+QUEUED_BYTES_MAX = 256 << 20
+"""Bytes of updates that wait for the log; who brings more is told to come again."""
+RECENT_MAX = 65_536
+"""Ids whose commits are known without a look into the log."""
+
+
+class Outcomes(Protocol):
+    """What commits ask of the member beside its log and its partitions."""
+
+    @property
+    def now(self) -> float:
+        """The time of leases."""
+
+    def find_outcome(
+        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], None]
+    ) -> None:
+        """Look in the log for what became of a transaction."""
+
+
+@dataclass(slots=True)
+class PendingCommit:
+    """A commit that is not answered yet, with all partitions that it is about."""
+
+    request: ClientRequest
+    commit: ClientCommit
+    tx_id: bytes
+    partitions: frozenset[int]
+
+
+class Committing:
+    """The commits of all clients of one member."""
+
+    def __init__(
+        self,
+        log: NodeLog,
+        partitions: Partitions,
+        streams: Streams,
+        around: Outcomes,
+        near: tuple[bytes, int],
+    ) -> None:
+        """``near`` is the member, and its boot."""
+        self._log = log
+        self._partitions = partitions
+        self._streams = streams
+        self._around = around
+        self._near = near
+        self._unconfirmed: list[PendingCommit] = []
+        self._questions: list[ClientRequest] = []
+        self._ids: set[bytes] = set()
+        self._recent: dict[bytes, None] = {}
+        self.acknowledged: Callable[[bytes, Sequence[int]], object] = lambda _tx_id, _runs: None
+        """Hears of each commit that is answered: its id and its numbers, as flat runs."""
+
+    def tick(self) -> None:
+        """Confirm commits that wait for a lease."""
+        waiting, self._unconfirmed = self._unconfirmed, []
+        for pending in waiting:
+            self._confirm(pending)
+
+    # -------------------------------------------------------------- commits
+
+    def commit(self, request: ClientRequest) -> None:
+        """Take a commit; it is answered when it has ended."""
+        if self._partitions.has_others():
+            _check_share(request.arguments[6])
+        wanted = wanted_of(request.arguments, self._log.state)
+        touched = wanted.partitions()
+        self._partitions.check(touched, self._around.now)
+        self._partitions.check_epochs(wanted.epochs)
+        if wanted.tx_id in self._ids:
+            raise RoutedError("wait", "a commit under this id is on its way")
+        if not wanted.writes:
+            self._only_reads(request, wanted)
+            return
+        self._check_log(touched)
+        self._partitions.check_copies(touched)
+        if self._log.queued_bytes > QUEUED_BYTES_MAX:
+            raise RoutedError("wait", "more is to be written here than the disk keeps up with")
+        shared = self._check_room(touched)
+        commit = self._commit_of(wanted, lambda: self._ended(pending, wanted))
+        pending = PendingCommit(request, commit, wanted.tx_id, frozenset(touched))
+        if request.deadline != float("inf"):
+            commit.deadline = request.deadline
+        self._ids.add(wanted.tx_id)
+        self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
+
+    def _check_log(self, partitions: Collection[int]) -> None:
+        """Raise if the log has failed: to come again if others have copies, who will serve (I6)."""
+        if self._log.failure is None:
+            return
+        if all(map(self._knows_no_more, partitions)):
+            raise self._log.failure
+        raise _about_to_withdraw()
+
+    def _knows_no_more(self, partition: int) -> bool:
+        """Tell whether the log has failed, and nobody else has what it holds of a partition."""
+        return self._log.failure is not None and self._streams.counts_alone(partition)
+
+    def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
+        return commit_of(
+            wanted,
+            self._log.context,
+            answer,
+            streams=self._streams,
+            near=self._near,
+            check_epochs=self._partitions.check_writable
+            if wanted.writes
+            else self._partitions.check_epochs,
+        )
+
+    def _check_room(self, touched: Collection[int]) -> bool:
+        """Tell whether other copies have to store it, too.
+
+        Raises for what would be written to several groups, or to copies that lag too far.
+        """
+        streams = [stream for stream in map(self._streams.get, touched) if stream is not None]
+        shared = [stream for stream in streams if stream.followers]
+        if shared and len(touched) > 1:
+            raise UsageError(
+                f"a transaction over {len(touched)} partitions, which have other copies",
+                hint="Put what belongs together into one partition, or write one key at a time.",
+            )
+        if any(stream.bytes > OUTSTANDING_BYTES_MAX for stream in shared):
+            raise RoutedError("wait", "a copy does not keep up with what is written")
+        return bool(shared)
+
+    def _only_reads(self, request: ClientRequest, wanted: WantedCommit) -> None:
+        """Confirm what was read; nothing is written for that."""
+        context = self._log.context
+        commit = self._commit_of(wanted, lambda: None)
+        assert commit.check is not None
+        # What is on its way is not applied: a read that it changes is not confirmed either.
+        try:
+            commit.check(commit, self._log.waiting)
+        except ConflictError as error:
+            raise self._told(error, wanted) from None
+        self._partitions.check(wanted.partitions(), self._around.now)
+        request.answer((context.state.time, [], [], [], []))
+
+    def _told(self, error: Exception, wanted: WantedCommit) -> Exception:
+        """Return what is told of an error: to come again if what was in the way waits for a copy.
+
+        Whoever runs again at once would lose again, until the copy is out of the set.
+        """
+        if error is self._log.failure and not all(map(self._knows_no_more, wanted.partitions())):
+            return _about_to_withdraw()
+        if not isinstance(error, ConflictError):
+            return error
+        if not self._log.is_undecided({read.full_key for read in wanted.reads}):
+            return error
+        now, streams = self._around.now, map(self._streams.get, wanted.partitions())
+        if not any(stream is not None and any(stream.late(now, SILENT_S)) for stream in streams):
+            return error
+        return RoutedError("wait", "another transaction is in the way, which waits for a copy")
+
+    def _ended(self, pending: PendingCommit, wanted: WantedCommit) -> None:
+        """Answer a commit that was applied, or failed; called under the mutex if it was applied."""
+        commit = pending.commit
+        if commit.error is not None:
+            self._ids.discard(pending.tx_id)
+            assert isinstance(commit.error, Exception)
+            pending.request.fail(self._told(commit.error, wanted))
+        else:
+            self._confirm(pending)
+        self._ask_again()
+
+    def _confirm(self, pending: PendingCommit) -> None:
+        """Answer a commit that is in the log, if its partitions are served, else later."""
+        commit, request = pending.commit, pending.request
+        partitions, now = self._partitions, self._around.now
+        everywhere = commit.record_prepared is not None  # so it has committed, whoever leads (T15)
+        if everywhere or all(partitions.serves(partition, now) for partition in pending.partitions):
+            self._end(pending)
+            runs = commit.runs
+            time = commit.time if commit.receipt is None else commit.receipt.time
+            self.acknowledged(pending.tx_id, runs)
+            request.answer((time, runs[::4], runs[1::4], runs[2::4], runs[3::4]))
+        elif now < request.deadline and all(map(partitions.is_open, pending.partitions)):
+            self._unconfirmed.append(pending)
+        else:
+            self._end(pending)
+            request.fail(
+                CommitUnknownError(
+                    f"transaction {pending.tx_id.hex()} was written, but this member may not "
+                    "answer for it any more",
+                    tx_id=pending.tx_id,
+                    home=min(pending.partitions),
+                )
+            )
+
+    def _end(self, pending: PendingCommit) -> None:
+        self._ids.discard(pending.tx_id)
+        recent = self._recent
+        recent[pending.tx_id] = None
+        if len(recent) > RECENT_MAX:
+            del recent[next(iter(recent))]
+
+    # -------------------------------------------------------------- outcomes
+
+    def outcome(self, request: ClientRequest) -> None:
+        """Answer what became of a transaction, or have its id refused (T19)."""
+        tx_id, given, home = request.arguments
+        check_id(tx_id)
+        if given:
+            home = outcomes.home_of(tx_id, self._log.state.spaces[0].partitions)
+        if not 0 <= home < self._log.state.partitions:
+            raise not_understood("a home that is not a partition")
+        self._partitions.check((home,), self._around.now)
+        self._check_log((home,))  # what is in it may not be there behind a restart
+        if tx_id in self._ids:
+            self._questions.append(request)
+        elif tx_id in self._recent:
+            request.answer("committed")
+        elif given:
+            self._outcome_given(request, tx_id, home)
+        else:
+            self._around.find_outcome(tx_id, home, lambda found: self._tell(request, home, found))
+
+    def _tell(self, request: ClientRequest, home: int, found: Outcome | Exception) -> None:
+        try:
+            self._partitions.check((home,), self._around.now)
+        except TidelogError as error:
+            request.fail(error)
+            return
+        if isinstance(found, Exception):
+            request.fail(found)
+        else:
+            request.answer(found)
+
+    def _ask_again(self) -> None:
+        if self._questions:
+            questions, self._questions = self._questions, []
+            for request in questions:
+                request.carry_out(self.outcome)
+
+    def _outcome_given(self, request: ClientRequest, tx_id: bytes, home: int) -> None:
+        """Answer from the entry; if there is none, refuse the id first, durably (T19)."""
+        state = self._log.state
+        full_key = outcomes.outcome_key(tx_id, state.spaces[0].partitions)
+        [stored], _, _ = reads.get(self._log.overlay.view, OUTCOMES, [tx_id], [home])
+        entry = None if stored is None else outcomes.decode_outcome(stored)
+        if entry is not None and entry.kind is outcomes.Kind.COMMITTED:
+            request.answer("committed")
+            return
+        # Whoever uses a higher attempt than the next one was told of that one's refusal.
+        attempt = 1 if entry is None else entry.attempt + 1
+        self._partitions.check_copies((home,))
+        refusal = outcomes.OutcomeEntry(outcomes.Kind.REFUSED, state.time, attempt)
+        writes: Writes = {full_key: (home, OUTCOMES, tx_id, outcomes.encode_outcome(refusal))}
+        epoch = self._partitions.epoch(home)
+        commit = ClientCommit(
+            FewUpdates(writes),
+            self._streams,
+            self._near,
+            check=lambda _commit, _group: self._partitions.check_writable([(home, epoch)]),
+            tx_id=self._log.new_id(),
+        )
+
+        def done() -> None:
+            self._ids.discard(tx_id)
+            if commit.error is None:
+                self._tell(request, home, "rolled_back")
+            elif commit.was_forsaken and not self._knows_no_more(home):
+                request.fail(RoutedError("wait", "who serves this next knows what is refused"))
+            else:
+                assert isinstance(commit.error, Exception)
+                request.fail(commit.error)
+            self._ask_again()
+
+        commit.then = commit.undo = done
+        self._ids.add(tx_id)
+        self._log.put(commit)
+
+
+def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) -> None:
+    """Raise for more than is carried in one piece, before anything is done that takes long."""
+    keys = sum(len(row[1]) for row in writes)
+    given = (one for row in writes for column in row[1:] for one in column)
+    size = sum(len(one) for one in given if type(one) is bytes)
+    if keys > SHARE_KEYS_MAX or (size > SHARE_BYTES_MAX and keys > 1):
+        raise TransactionTooLargeError(
+            f"a transaction of {keys:,} keys and {size:,} bytes is more than a member of a cluster "
+            "of several carries in one piece",
+            hint=f"Commit at most {SHARE_KEYS_MAX:,} keys, and {SHARE_BYTES_MAX:,} bytes, at once; "
+            "`map.load` does that.",
+        )
+
+
+def _about_to_withdraw() -> RoutedError:
+    return RoutedError("wait", "the log of this member failed, and others have what it serves")
