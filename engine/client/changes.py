@@ -8,6 +8,8 @@ Invariants:
 
 - A transaction reads what it wrote, and a key that it has read stays as it was read.
 - What was read counts, also if the transaction writes nothing, unless one request answered all.
+- A transaction that confirms nothing (read_committed) sees the newest commit by each read, and is
+  about what it writes alone.
 - What it touches is checked before it is asked for: see ``unsupported``.
 """
 
@@ -39,8 +41,16 @@ class SeenRange:
     """A range of which a part has been read, beginning at one end."""
 
     def __init__(
-        self, namespace: Namespace, low: bytes, high: bytes | None, *, reverse: bool, values: bool
+        self,
+        namespace: Namespace,
+        low: bytes,
+        high: bytes | None,
+        *,
+        reverse: bool,
+        values: bool,
+        confirms: bool,
     ) -> None:
+        self._confirms = confirms
         self.namespace = namespace
         self.low, self.high = low, high
         self.reverse, self.values = reverse, values
@@ -54,9 +64,10 @@ class SeenRange:
         """Take a page; return the bounds of what it has shown."""
         assert self.left is not None
         low, high = self.left
-        self.keys += page.keys
-        self.epochs += page.epochs
-        self.counters += page.counters
+        if self._confirms:
+            self.keys += page.keys
+            self.epochs += page.epochs
+            self.counters += page.counters
         if len(self.keys) > RANGE_KEYS_MAX:
             raise TransactionTooLargeError(
                 f"a transaction has read more than {RANGE_KEYS_MAX:,} keys of one range",
@@ -86,8 +97,12 @@ class SeenRange:
 class TransactionContent:
     """What one transaction has read and written."""
 
-    def __init__(self, cluster: Cluster, given_id: bytes | None, tag: str | None) -> None:
+    def __init__(
+        self, cluster: Cluster, given_id: bytes | None, tag: str | None, *, confirms: bool
+    ) -> None:
+        """``confirms`` tells whether what was read has to be so still at the commit."""
         self._cluster = cluster
+        self._confirms = confirms
         self._given_id = given_id
         self._tag = tag
         self._reads: dict[tuple[int, bytes], _Version] = {}
@@ -133,9 +148,14 @@ class TransactionContent:
         wanted = [key for key in dict.fromkeys(keys) if self.known(namespace, key) is None]
         if wanted:
             places = partitions_of(wanted, namespace.space)
-            self._touch(places)
-            self._asked += 1
+            if self._confirms:
+                self._touch(places)
+                self._asked += 1
             found = yield from got(self._cluster, namespace.id, wanted, places, until)
+            if not self._confirms:
+                newest = dict(zip(wanted, found[0], strict=True))
+                mine = self._writes.get(namespace.id, {})
+                return [mine.get(key, newest.get(key)) for key in keys]
             for key, *version in zip(wanted, *found, strict=True):
                 self._reads[namespace.id, key] = _Version._make(version)
         known = (self.known(namespace, key) for key in keys)
@@ -145,22 +165,24 @@ class TransactionContent:
         self, namespace: Namespace, low: bytes, high: bytes | None, *, reverse: bool, values: bool
     ) -> SeenRange:
         """Begin to read a range; without ``values`` only its keys, which count as read."""
-        return SeenRange(namespace, low, high, reverse=reverse, values=values)
+        return SeenRange(
+            namespace, low, high, reverse=reverse, values=values, confirms=self._confirms
+        )
 
     def block(self, seen: SeenRange, size: int, until: float) -> Steps[list[Pair]]:
         """Return the next pairs of a range, with what was written; none at its end."""
         namespace = seen.namespace
         while seen.left is not None:
             partitions = list(namespace.space.numbers)
-            self._touch(partitions)
-            low, high = seen.left
+            self._touch(partitions)  # a page is of one member
             self._asked += 1
+            low, high = seen.left
             page = yield from paged(
                 self._cluster, namespace.id, partitions, low, high,
                 reverse=seen.reverse, limit=min(size, PAGE_MAX),
                 versions=True, values=seen.values, until=until,
             )  # fmt: skip
-            if seen not in self._ranges:
+            if self._confirms and seen not in self._ranges:
                 self._ranges.append(seen)
             pairs = self._merged(seen, page, *seen.gave(page))
             if pairs:
@@ -183,7 +205,8 @@ class TransactionContent:
 
     def to_commit(self) -> CommitRequest | None:
         """Return what to commit; None if there is nothing to write, and nothing to confirm."""
-        if not self._writes and (self._asked < 2 and self._given_id is None):
+        confirms_nothing = self._asked < 2 or not self._confirms
+        if not self._writes and confirms_nothing and self._given_id is None:
             return None
         partitions = set(self._touched)
         if self._given_id is not None and self._cluster.view is not None:

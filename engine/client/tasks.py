@@ -55,7 +55,7 @@ from .remote import Remote
 from .routing import Cluster, Job, Steps, question, served
 from .stale import StaleTasksView
 from .transactions import ADVICE
-from .unsupported import check_choices, not_yet
+from .unsupported import checked_choices, not_yet
 
 __all__ = ["ClusterTasksDatabase", "connect"]
 
@@ -197,10 +197,10 @@ class ClusterLoopSession:
     ) -> Transaction:
         """Return a transaction for an ``async with`` block."""
         self.check_open()
-        check_choices(mode, isolation, durability)
+        confirms = checked_choices(mode, isolation, durability)
         if lock_timeout is not None:
             checked_seconds("lock_timeout", lock_timeout)
-        return Transaction(ClusterReach(self, id, tag, deadline, plain_writes))
+        return Transaction(ClusterReach(self, id, tag, deadline, plain_writes, confirms=confirms))
 
     def attempts(
         self, attempts: int, deadline: float | None, options: TransactionOptions
@@ -257,13 +257,15 @@ class ClusterReach:
         tag: str | None,
         deadline: float | None,
         plain_writes: bool,
+        *,
+        confirms: bool,
     ) -> None:
         self.loop = session.loop
         self.receipt: Receipt | None = None
         self._session = session
         self._given_id = None if tx_id is None else checked_tx_id(tx_id)
         tag = None if tag is None else checked_tag(tag)
-        self._content = TransactionContent(session.cluster, self._given_id, tag)
+        self._content = TransactionContent(session.cluster, self._given_id, tag, confirms=confirms)
         self._deadline = (
             None if deadline is None else session.now() + checked_seconds("deadline", deadline)
         )

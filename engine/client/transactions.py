@@ -28,7 +28,7 @@ from .actions import about
 from .changes import TransactionContent
 from .lines import Lines
 from .routing import Cluster, Steps
-from .unsupported import check_choices
+from .unsupported import checked_choices
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -95,13 +95,13 @@ class ClusterTransaction:
         lock_timeout: float | None = None,
         plain_writes: bool = False,
     ) -> None:
-        check_choices(mode, isolation, durability)
+        confirms = checked_choices(mode, isolation, durability)
         if lock_timeout is not None:
             checked_seconds("lock_timeout", lock_timeout)
         self._session = session
         self._given_id = None if id is None else checked_tx_id(id)
         self._content = TransactionContent(
-            session.cluster, self._given_id, tag and checked_tag(tag)
+            session.cluster, self._given_id, tag and checked_tag(tag), confirms=confirms
         )
         self._deadline = (
             None if deadline is None else session.now() + checked_seconds("deadline", deadline)

@@ -16,10 +16,6 @@ NOT_YET: dict[str, tuple[str, str]] = {
         "transactions that lock what they touch",
         "Leave `mode` out: `db.run` runs an optimistic one again.",
     ),
-    "isolation": (
-        "isolation levels other than serializable",
-        "Leave `isolation` out.",
-    ),
     "durability": (
         "commits that are answered before they are durable",
         "Leave `durability` out, or give `always`.",
@@ -62,11 +58,15 @@ def check_one_group(view: ClusterView | None, partitions: Iterable[int]) -> None
         raise not_yet("groups")
 
 
-def check_choices(mode: str, isolation: str, durability: str | None) -> None:
-    """Raise unless a cluster has what a transaction asks for; ``UsageError`` if nobody has it."""
+def checked_choices(mode: str, isolation: str, durability: str | None) -> bool:
+    """Return whether a transaction confirms at its commit what it has read.
+
+    One that is to be repeatable_read does: it has no snapshot here, and so is serializable.  Raises
+    unless a cluster has what is asked for; ``UsageError`` if nobody has it.
+    """
     if choice("mode", mode, Mode) != "optimistic":
         raise not_yet("pessimistic")
-    if choice("isolation", isolation, Isolation) != "serializable":
-        raise not_yet("isolation")
+    level = choice("isolation", isolation, Isolation)
     if durability is not None and choice("durability", durability, Durability) != "always":
         raise not_yet("durability")
+    return bool(level != "read_committed")

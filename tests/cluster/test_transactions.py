@@ -15,6 +15,7 @@ import trio
 
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import I64, Msgpack, Str
+from tidelog.engine.api.choices import Isolation
 from tidelog.testing import SimCluster
 from tidelog.testing.cycles import TransactionAnomaly
 from tidelog.testing.transaction_clients import BankTransfers, InsideMap, ListAppends, SetAdds
@@ -50,7 +51,14 @@ Faults = Callable[[SimCluster], Awaitable[None]]
 
 
 def anomalies(
-    kind: str, seed: int, faults: Faults, *, nodes: int = 1, keys: list[str], backups: int = 0
+    kind: str,
+    seed: int,
+    faults: Faults,
+    *,
+    nodes: int = 1,
+    keys: list[str],
+    backups: int = 0,
+    isolation: Isolation = "serializable",
 ) -> list[TransactionAnomaly]:
     """Return what is wrong with a workload on a cluster while there are faults."""
     at = SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=backups)
@@ -69,7 +77,7 @@ def anomalies(
             nonlocal begun
             begun += 1
             which = begun % len(databases)
-            async with databases[which].transaction() as tx:
+            async with databases[which].transaction(isolation=isolation) as tx:
                 yield Paced(tx[maps[which]], chance)
 
         workload: ListAppends | SetAdds | BankTransfers
@@ -164,6 +172,15 @@ def test_transactions_in_one_partition_of_three_copies(
     assert anomalies(kind, seed, faults, keys=keys, nodes=3, backups=2) == []
 
 
+def test_read_committed_loses_updates_and_that_is_found() -> None:
+    found = [
+        one.name
+        for seed in range(3)
+        for one in anomalies("lists", seed, resets, keys=ANYWHERE, isolation="read_committed")
+    ]
+    assert {"lost write", "incompatible order", "lost update"} & {*found}, found
+
+
 def test_commits_that_confirm_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     from tidelog.engine.node import commits
 
@@ -171,3 +188,21 @@ def test_commits_that_confirm_nothing_are_found(monkeypatch: pytest.MonkeyPatch)
     found = [anomalies("lists", seed, resets, keys=ANYWHERE) for seed in range(3)]
     names = {one.name for some in found for one in some}
     assert names & {"lost write", "incompatible order", "G2", "lost update"}, names
+
+
+def test_a_given_id_commits_beside_reads_of_any_partitions() -> None:
+    at = SimCluster(seed=5, nodes=3, partitions=PARTITIONS, backups=2)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        db = at.client()
+        shared = db.map("shared", key=Str, value=I64)
+        for place, key in enumerate(ANYWHERE):
+            await shared.set(key, place)
+        async with db.transaction(isolation="read_committed", id=b"1" * 16) as tx:
+            assert [await tx[shared].get(key) for key in ANYWHERE] == [0, 1, 2]
+        assert await db.outcome(b"1" * 16) == "committed"
+        await db.aclose()
+
+    at.run(scenario)

@@ -307,6 +307,59 @@ def test_threads_share_a_client(three: Members) -> None:
         assert m[key] == 100
 
 
+# ------------------------------------------------------------------ isolation
+
+
+def test_read_committed_sees_the_newest_commit_by_each_read(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({key_of(0): 1, key_of(1): 2})
+        with db.transaction(isolation="read_committed", plain_writes=True) as tx:
+            inside = tx[m]
+            assert inside.get(key_of(0)) == 1
+            assert dict(inside.items()) == {key_of(0): 1, key_of(1): 2}
+            m[key_of(0)] = 10
+            assert inside.get_many([key_of(0), key_of(1)]) == {key_of(0): 10, key_of(1): 2}
+            inside[key_of(1)] = 20
+            m[key_of(1)] = 3
+            assert inside.get_many([key_of(0), key_of(1)]) == {key_of(0): 10, key_of(1): 20}
+            assert dict(inside.items()) == {key_of(0): 10, key_of(1): 20}
+            del inside[key_of(0)]
+            assert inside.get_many([key_of(0)]) == {}
+        assert dict(m.items()) == {key_of(1): 20}
+
+
+def test_repeatable_read_is_serializable_here(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({key_of(0): 1, key_of(1): 2})
+        tx = db.transaction(isolation="repeatable_read", plain_writes=True)
+        assert tx[m].get(key_of(0)) == 1
+        m[key_of(0)] = 10
+        assert tx[m].get(key_of(0)) == 1
+        tx[m][key_of(1)] = 20
+        with pytest.raises(ConflictError):
+            tx.commit()
+        assert dict(m.items()) == {key_of(0): 10, key_of(1): 2}
+
+
+def test_read_committed_reads_any_partitions_and_writes_one(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        for number in range(3):
+            m[key_of(number)] = number
+        with db.transaction(isolation="read_committed") as tx:
+            found = tx[m].get_many([key_of(0), key_of(1), key_of(2)])
+            tx[m][key_of(0)] = sum(found.values()) + tx[m][key_of(1)]
+        assert m[key_of(0)] == 4
+        with pytest.raises(UnsupportedError), db.transaction(isolation="read_committed") as tx:  # noqa: PT012
+            tx[m][key_of(0)] = 1
+            tx[m][key_of(1)] = 1
+        with pytest.raises(UnsupportedError), db.transaction(isolation="read_committed") as tx:
+            list(tx[m])
+        assert m[key_of(0)] == 4
+
+
 # ------------------------------------------------------------------ what there is not
 
 
@@ -316,7 +369,6 @@ def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
         keys = {key_of(0): 0, key_of(1): 1}
         refused: dict[str, Callable[[], object]] = {
             "pessimistic": lambda: db.transaction("pessimistic"),
-            "isolation": lambda: db.transaction(isolation="read_committed"),
             "durability": lambda: db.transaction(durability="interval"),
             "groups": lambda: m.update(keys),
             "snapshot": db.snapshot,
