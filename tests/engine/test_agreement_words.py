@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.agreement_net import begun, member
-from tidelog.affinity.changes import Decision, Joined, MemberGone, Touched
+from tidelog.affinity.changes import BaselineChanged, Decision, Joined, MemberGone, Touched
 from tidelog.affinity.folding import applied
 from tidelog.affinity.takeovers import GivenUp
 from tidelog.affinity.topology import Incarnation, Topology
@@ -262,9 +262,39 @@ def test_c1_a_disk_that_the_log_does_not_know_does_not_count() -> None:
     old = one.promise(3, term, sure=True)
     old = replace(old, credentials=replace(old.credentials, fresh=b"another"))
     candidacy = elected(one, one.promise(2, term, sure=True), old)
-    assert candidacy.would_win(one.machine.topology)
+    assert not candidacy.would_win(one.machine.topology)
     assert not candidacy.wins(one.machine.topology)
     assert len(candidacy._fitting(one.machine.topology)) == 1
+
+
+def test_c5_one_that_reaches_too_few_of_the_next_baseline_asks_for_no_term() -> None:
+    """Else it has those that could win promise, and wait, again and again."""
+    one = One()
+    grown = BaselineChanged(baseline=tuple(member(number) for number in (1, 2, 3, 4)))
+    adopted = Acceptance(Term(1, member(3)), Decision(one.decided + 1, (grown,)))
+    one.machine.tick(LATER)
+    one.done(LATER)
+    term = one.asked(sure=False)
+    one.hear(2, replace(one.promise(2, term, sure=False), accepted=adopted), LATER)
+    assert one.asked(sure=False) == term
+    assert one.machine.voter.promised < term
+    one.hear(3, one.promise(3, term, sure=False), LATER)
+    assert one.machine.voter.promised == one.asked(sure=True)
+
+
+def test_c5_one_that_is_behind_takes_the_majority_that_it_knows() -> None:
+    """What it lacks may be what its answers rest on: it fetches that, and asks meanwhile."""
+    one = One()
+    grown = BaselineChanged(baseline=tuple(member(number) for number in (1, 2, 3, 4)))
+    decided = Acceptance(Term(1, member(3)), Decision(one.decided + 1, (grown,)))
+    promise = replace(one.promise(2, Term(9, member(1)), sure=True), accepted=decided)
+    own = one.promise(1, Term(9, member(1)), sure=True)
+    assert not elected(one, own, promise).would_win(one.machine.topology)
+    ahead = elected(one, own, promise, decided=(one.decided, one.decided + 1))
+    assert ahead.would_win(one.machine.topology)
+    assert not ahead.wins(one.machine.topology)
+    ahead = elected(one, promise, decided=(one.decided + 1,))
+    assert not ahead.would_win(one.machine.topology)
 
 
 def test_c3_an_acceptance_counts_at_its_own_index_only() -> None:
