@@ -223,6 +223,42 @@ def test_c5_one_that_may_not_vote_looks_again_later() -> None:
     assert one.machine.next_tick() == pytest.approx(LATER + WAY)
 
 
+def test_c5_one_outside_the_baseline_never_stands() -> None:
+    one = One()
+    others = replace(one.machine.topology, baseline=(member(2), member(3)))
+    one.machine.topology = others
+    one.machine.tick(LATER + 9)
+    assert one.machine._candidacy is None
+    assert one.machine.next_tick() > LATER + 9
+
+
+def test_c5_a_term_that_others_know_of_is_not_asked_for() -> None:
+    one = One()
+    one.machine.tick(LATER)
+    one.done(LATER)
+    term = one.asked(sure=False)
+    high = Term(term.number + 6, member(3))
+    refused = replace(one.promise(2, term, sure=False), granted=False, promised=high)
+    one.hear(2, refused, LATER)
+    assert one.machine.voter.promised < term
+    for now in (LATER + 1, LATER + 2):
+        one.machine.tick(now)
+    assert one.asked(sure=False) > high
+
+
+def test_c1_a_candidate_that_hears_of_a_higher_term_stands_no_more() -> None:
+    one = One()
+    one.machine.tick(LATER)
+    one.done(LATER)
+    one.hear(2, one.promise(2, one.asked(sure=False), sure=False), LATER)
+    term = one.asked(sure=True)
+    assert one.machine.next_tick() == pytest.approx(LATER + TIMING.member_timeout)
+    ping = Ping(term=Term(term.number + 1, member(2)), round=1, known=0)
+    one.hear(2, ping, LATER + 0.1)
+    assert one.hear(3, one.promise(3, term, sure=True), LATER + 0.1) == []
+    assert not one.machine.leads
+
+
 def test_c5_one_that_was_not_answered_asks_again_soon() -> None:
     one = One()
     one.machine.tick(LATER)
