@@ -38,8 +38,15 @@ class Candidacy:
             self._shown[member] = Shown(promise, decided)
 
     def would_win(self, topology: Topology) -> bool:
-        """Tell whether a majority of the baseline has said yes."""
-        return has_majorities(self._shown.keys(), voting(topology, None))
+        """Tell whether a term would be won by those that have said yes.
+
+        Else one that reaches a majority of the old baseline only, while that changes, would ask
+        for term after term, and each time those that could win would wait for it.  Who is behind
+        cannot tell yet: it takes any majority of the baseline that it knows.
+        """
+        if topology.index < self.decided():
+            return has_majorities(self._shown.keys(), voting(topology, None))
+        return self.wins(topology)
 
     def decided(self) -> int:
         """Return the highest index that anybody who said yes knows to be decided."""

@@ -468,7 +468,8 @@ class ReplicaGroups:
             author=copies.author if copies.author in kept else kept[0],
             in_sync=kept,
         )
-        self._decisions.suggest(change, (self._guard(copies),))
+        request = self._decisions.suggest(change, (self._guard(copies),))
+        self._accused[request] = [takeover.partition]
 
     def _not_logged(self, takeovers: Iterable[OpeningEpoch], phase: Any) -> None:
         """Try again soon: the disk may have had no space."""

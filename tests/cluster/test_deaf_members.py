@@ -14,11 +14,14 @@ from __future__ import annotations
 import copy
 from contextlib import suppress
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
 
 from support.copies import Group, live
+from tidelog.engine.agreement.coordinator import GIVE_IT_UP
 
 SERVED_S = 6.0
 """Seconds in which others serve everything: the lease, one try of the member that is deaf, and one
@@ -116,3 +119,19 @@ def test_writes_go_on_beside_a_member_that_hears_some(
         await heal(group)
 
     live(scenario, seed=seed, nodes=nodes)
+
+
+def test_an_author_whose_epoch_is_not_open_gives_it_up_if_it_is_told_to() -> None:
+    """It asked for an epoch without one that reaches more, and stayed when that was refused."""
+
+    async def scenario(group: Group) -> None:
+        author = group.at.member(group.primary)
+        copies = group.at.topology().partitions[group.partition]
+        missed = next(one for one in copies.in_sync if one != copies.author)
+        author.groups._decisions.suggest = lambda *_: 77  # type: ignore[method-assign]
+        takeover: Any = SimpleNamespace(partition=group.partition)
+        author.groups._begin_without(takeover, [missed])
+        author.groups.refused(77, GIVE_IT_UP)
+        assert author.agreement.is_released(copies)
+
+    live(scenario)

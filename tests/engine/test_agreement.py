@@ -654,6 +654,7 @@ def test_l2_a_disk_that_was_started_before_may_have_promised_a_lease(
     assert voter.would_promise(later, 100.0) is not waits
     assert voter.would_promise(later, 100.0 + EVENLY.lease)
     assert one.next_tick() <= 100.0 + EVENLY.lease + 3 * EVENLY.rank_pause
+    assert (one._stand_at >= 100.0 + EVENLY.lease) is waits, "its own vote would be none"
 
 
 @pytest.mark.parametrize(("index", "votes"), [(3, True), (2, False)])

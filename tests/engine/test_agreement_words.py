@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.agreement_net import begun, member
-from tidelog.affinity.changes import Decision, Joined, MemberGone, Touched
+from tidelog.affinity.changes import BaselineChanged, Decision, Joined, MemberGone, Touched
 from tidelog.affinity.folding import applied
 from tidelog.affinity.takeovers import GivenUp
 from tidelog.affinity.topology import Incarnation, Topology
@@ -165,6 +165,110 @@ def test_c5_a_promise_counts_for_the_member_that_gives_it_only() -> None:
     assert one.machine._candidacy.sure  # type: ignore[union-attr]
 
 
+def would(one: One, number: int, of: int, now: float, *, sure: bool = False) -> bool:
+    """Have a member ask for a term of its own; tell whether it was granted."""
+    question = AskPromise(term=Term(of, member(number)), sure=sure)
+    [(_, answer)] = one.hear(number, question, now)
+    assert isinstance(answer, Promise)
+    return answer.granted
+
+
+TURN = TIMING.rank_pause / 2
+"""How long member 1, the oldest, waits for its turn."""
+WAY = TIMING.member_timeout + TURN
+
+
+def test_c5_a_member_gives_way_to_each_candidate_once_until_somebody_leads() -> None:
+    one = One()
+    asked = LATER
+    assert would(one, 2, 5, asked)
+    assert one.machine.next_tick() == pytest.approx(asked + WAY)
+    assert would(one, 2, 6, asked + 0.4)
+    assert one.machine.next_tick() == pytest.approx(asked + WAY), "that one had its time"
+    assert would(one, 3, 6, asked + 0.6)
+    stands = asked + 0.6 + WAY
+    assert one.machine.next_tick() == pytest.approx(stands)
+    assert would(one, 2, 7, asked + 0.7)
+    assert would(one, 3, 7, asked + 0.8)
+    assert one.machine.next_tick() == pytest.approx(stands)
+
+    led = asked + 1
+    one.hear(2, Ping(term=Term(8, member(2)), round=1, known=0), led)
+    stands = led + TIMING.lease + TURN
+    assert one.machine.next_tick() == pytest.approx(stands)
+    assert not would(one, 3, 9, led + 1)
+    assert one.machine.next_tick() == pytest.approx(stands), "who is refused has had no time"
+    again = led + TIMING.lease + 0.01
+    assert would(one, 3, 10, again)
+    assert one.machine.next_tick() == pytest.approx(again + WAY)
+
+
+def test_c5_whoever_was_promised_a_term_is_given_time_to_win_it() -> None:
+    one = One()
+    assert would(one, 2, 5, LATER)
+    assert would(one, 3, 6, LATER + 0.1, sure=True)
+    assert not would(one, 2, 7, LATER + 1)
+    assert one.machine.next_tick() == pytest.approx(LATER + 0.1 + WAY)
+    assert would(one, 2, 7, LATER + 1.2), "it is over"
+    assert one.machine.next_tick() == pytest.approx(LATER + 1.2 + WAY), "and counts anew"
+    assert would(one, 3, 8, LATER + 1.3, sure=True)
+    assert would(one, 2, 9, LATER + 1.4, sure=True), "who has a majority is never refused"
+
+
+def test_c5_one_that_may_not_vote_looks_again_later() -> None:
+    one = One()
+    one.machine.voter.may_vote = False
+    one.machine.tick(LATER)
+    assert one.done(LATER) == []
+    assert one.machine.next_tick() == pytest.approx(LATER + WAY)
+
+
+def test_c5_one_outside_the_baseline_never_stands() -> None:
+    one = One()
+    others = replace(one.machine.topology, baseline=(member(2), member(3)))
+    one.machine.topology = others
+    one.machine.tick(LATER + 9)
+    assert one.machine._candidacy is None
+    assert one.machine.next_tick() > LATER + 9
+
+
+def test_c5_a_term_that_others_know_of_is_not_asked_for() -> None:
+    one = One()
+    one.machine.tick(LATER)
+    one.done(LATER)
+    term = one.asked(sure=False)
+    high = Term(term.number + 6, member(3))
+    refused = replace(one.promise(2, term, sure=False), granted=False, promised=high)
+    one.hear(2, refused, LATER)
+    assert one.machine.voter.promised < term
+    for now in (LATER + 1, LATER + 2):
+        one.machine.tick(now)
+    assert one.asked(sure=False) > high
+
+
+def test_c1_a_candidate_that_hears_of_a_higher_term_stands_no_more() -> None:
+    one = One()
+    one.machine.tick(LATER)
+    one.done(LATER)
+    one.hear(2, one.promise(2, one.asked(sure=False), sure=False), LATER)
+    term = one.asked(sure=True)
+    assert one.machine.next_tick() == pytest.approx(LATER + TIMING.member_timeout)
+    ping = Ping(term=Term(term.number + 1, member(2)), round=1, known=0)
+    one.hear(2, ping, LATER + 0.1)
+    assert one.hear(3, one.promise(3, term, sure=True), LATER + 0.1) == []
+    assert not one.machine.leads
+
+
+def test_c5_one_that_was_not_answered_asks_again_soon() -> None:
+    one = One()
+    one.machine.tick(LATER)
+    one.done(LATER)
+    ends = LATER + 2 * TIMING.heartbeat
+    assert one.machine.next_tick() == pytest.approx(ends)
+    one.machine.tick(ends)
+    assert one.machine.next_tick() == pytest.approx(ends + TURN)
+
+
 def test_c1_a_coordinator_that_promises_another_term_leads_no_more() -> None:
     one = One()
     term = one.lead(LATER)
@@ -262,9 +366,59 @@ def test_c1_a_disk_that_the_log_does_not_know_does_not_count() -> None:
     old = one.promise(3, term, sure=True)
     old = replace(old, credentials=replace(old.credentials, fresh=b"another"))
     candidacy = elected(one, one.promise(2, term, sure=True), old)
-    assert candidacy.would_win(one.machine.topology)
+    assert not candidacy.would_win(one.machine.topology)
     assert not candidacy.wins(one.machine.topology)
     assert len(candidacy._fitting(one.machine.topology)) == 1
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_c1_who_refuses_counts_for_nothing(sure: bool) -> None:
+    one = One()
+    term = Term(9, member(1))
+    candidacy = Candidacy(term, sure=sure, until=LATER)
+    candidacy.take(one.promise(1, term, sure=sure), one.decided)
+    candidacy.take(replace(one.promise(2, term, sure=sure), granted=False), one.decided)
+    assert not candidacy.would_win(one.machine.topology)
+    assert not candidacy.wins(one.machine.topology)
+
+
+def test_c2_what_somebody_outside_the_baseline_has_accepted_is_not_adopted() -> None:
+    one = One()
+    term = Term(9, member(1))
+    accepted = Acceptance(Term(3, member(2)), touched(one.decided + 1))
+    outside = replace(one.promise(4, term, sure=True), accepted=accepted)
+    promises = [one.promise(number, term, sure=True) for number in (1, 2)]
+    assert elected(one, *promises, outside).to_adopt(one.machine.topology) is None
+
+
+def test_c5_one_that_reaches_too_few_of_the_next_baseline_asks_for_no_term() -> None:
+    """Else it has those that could win promise, and wait, again and again."""
+    one = One()
+    grown = BaselineChanged(baseline=tuple(member(number) for number in (1, 2, 3, 4)))
+    adopted = Acceptance(Term(1, member(3)), Decision(one.decided + 1, (grown,)))
+    one.machine.tick(LATER)
+    one.done(LATER)
+    term = one.asked(sure=False)
+    one.hear(2, replace(one.promise(2, term, sure=False), accepted=adopted), LATER)
+    assert one.asked(sure=False) == term
+    assert one.machine.voter.promised < term
+    one.hear(3, one.promise(3, term, sure=False), LATER)
+    assert one.machine.voter.promised == one.asked(sure=True)
+
+
+def test_c5_one_that_is_behind_takes_the_majority_that_it_knows() -> None:
+    """What it lacks may be what its answers rest on: it fetches that, and asks meanwhile."""
+    one = One()
+    grown = BaselineChanged(baseline=tuple(member(number) for number in (1, 2, 3, 4)))
+    decided = Acceptance(Term(1, member(3)), Decision(one.decided + 1, (grown,)))
+    promise = replace(one.promise(2, Term(9, member(1)), sure=True), accepted=decided)
+    own = one.promise(1, Term(9, member(1)), sure=True)
+    assert not elected(one, own, promise).would_win(one.machine.topology)
+    ahead = elected(one, own, promise, decided=(one.decided, one.decided + 1))
+    assert ahead.would_win(one.machine.topology)
+    assert not ahead.wins(one.machine.topology)
+    ahead = elected(one, promise, decided=(one.decided + 1,))
+    assert not ahead.would_win(one.machine.topology)
 
 
 def test_c3_an_acceptance_counts_at_its_own_index_only() -> None:

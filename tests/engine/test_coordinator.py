@@ -128,6 +128,80 @@ def test_a_question_to_leave_is_kept_until_it_can_be_answered() -> None:
     assert changes(at, of, TIMING.heartbeat + 0.11) == (), "it is answered once"
 
 
+def test_x4_nobody_has_gone_whom_no_majority_has_outlived() -> None:
+    at, of = leading(), topology((ME, BOB))
+    answered(at, ME, BOB, CID, EVE)
+    at.unreachable(EVE)
+    for now in (0.1, 0.2, 0.3):
+        answered(at, ME, BOB, now=now)
+        assert changes(at, of, now) == ()
+    answered(at, Incarnation(CID.member, 2), now=0.4)
+    assert changes(at, of, 0.4) == (MemberGone(incarnation=EVE),), "under any boot"
+
+
+def test_c10_the_others_have_a_round_more_to_show_that_they_outlived_one() -> None:
+    at, of = leading(), topology((ME, BOB))
+    three = ME.member, BOB.member, CID.member
+    of = replace(of, baseline=three, placed=three)
+    answered(at, ME, BOB, CID, EVE)
+    at.unreachable(EVE)
+    answered(at, ME, BOB, now=0.1)
+    assert changes(at, of, 0.1) == ()
+    at.begin_round(0.2)
+    assert changes(at, of, 0.2) == (MemberGone(incarnation=EVE),)
+
+
+def test_c10_one_whose_newest_answer_came_later_was_not_outlived_before() -> None:
+    """It was noticed, and answered that round all the same."""
+    at = leading()
+    answered(at, ME, BOB, CID, EVE)
+    answered(at, ME, BOB, CID, EVE, now=0.1)
+    at._answers.notice(EVE, 1)
+    assert not at._answers.outlived(ME, EVE)
+    answered(at, ME, BOB, CID, now=0.2)
+    assert at._answers.outlived(ME, EVE)
+
+
+def test_c10_those_that_fell_silent_together_do_not_wait_for_each_other() -> None:
+    at, of = leading(), topology((ME, BOB))
+    three = ME.member, BOB.member, CID.member
+    of = replace(of, baseline=three, placed=three)
+    answered(at, ME, BOB, CID, EVE)
+    at.unreachable(CID)
+    at.unreachable(EVE)
+    answered(at, ME, BOB, now=0.1)
+    assert changes(at, of, 0.1) == (MemberGone(incarnation=CID), MemberGone(incarnation=EVE))
+
+
+def test_c10_a_new_coordinator_gives_everybody_the_time_to_answer() -> None:
+    at, of = leading(), topology((ME, BOB))
+    for now in (0.0, 0.4, 0.8):
+        answered(at, ME, BOB, CID, now=now)
+        assert changes(at, of, now) == ()
+    assert changes(at, of, TIMING.member_timeout) == ()
+    answered(at, ME, BOB, CID, now=TIMING.member_timeout)
+    assert changes(at, of, TIMING.member_timeout) == (MemberGone(incarnation=EVE),)
+
+
+def test_s2_while_too_many_ask_to_leave_nobody_has_gone_though_all_outlived_it() -> None:
+    at, of = leading(), topology((ME, BOB))
+    answered(at, ME, BOB, CID, EVE)
+    for one in (CID, EVE):
+        at.asked(one, ProposeChange(request=3, change=MemberGone(incarnation=one)), 0.0)
+    at.unreachable(BOB)
+    answered(at, ME, CID, EVE, now=0.1)
+    assert changes(at, of, 0.1) == ()
+
+
+def test_c10_one_that_is_heard_again_has_not_gone() -> None:
+    at, of = leading(), topology((ME, BOB))
+    answered(at, ME, BOB, CID, EVE)
+    at.unreachable(EVE)
+    answered(at, ME, BOB, CID, EVE, now=0.1)
+    answered(at, ME, BOB, CID, now=0.2)
+    assert changes(at, of, 0.2) == ()
+
+
 def test_who_has_left_by_its_own_wish_leaves_the_sets_once_others_outlived_it() -> None:
     at, of = leading(), topology((ME, BOB, CID))
     answered(at, ME, BOB, CID)
