@@ -329,6 +329,23 @@ def test_read_committed_sees_the_newest_commit_by_each_read(alone: Members) -> N
         assert dict(m.items()) == {key_of(1): 20}
 
 
+def test_read_committed_keeps_nothing_of_what_it_reads(
+    alone: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidelog.engine.client import changes
+
+    monkeypatch.setattr(changes, "RANGE_KEYS_MAX", 2)
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update({f"k{n}": n for n in range(4)})
+        with db.transaction(isolation="read_committed") as tx:
+            assert len(list(tx[m])) == 4
+            assert tx[m].get("k1") == 1
+        assert (0, "commit") not in alone.asked[-2:], "there is nothing to confirm"
+        with pytest.raises(TransactionTooLargeError), db.transaction() as tx:
+            list(tx[m])
+
+
 def test_repeatable_read_is_serializable_here(alone: Members) -> None:
     with connect(alone.url) as db:
         m = counters(db)

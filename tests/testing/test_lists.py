@@ -114,6 +114,13 @@ BAD = {
         last x: 2 1
         """,
     ),
+    "three of one transaction in another order": (
+        "torn append",
+        """
+        A 0..9: a x 1, a x 2, a x 3
+        last x: 1 3 2
+        """,
+    ),
     "half of two appends to a list": (
         "torn append",
         """

@@ -255,3 +255,7 @@ def test_a_client_that_is_cancelled_leaves_what_nobody_knows() -> None:
     [client] = lists.clients(1, keys=KEYS, transactions=2)
     trio.run(run)
     assert [one.status for one in lists.transactions] == [UNKNOWN]
+    sets = SetAdds(Beginning, lambda: 1.0, random.Random(1))
+    [client] = sets.clients(1, transactions=2)
+    trio.run(run)
+    assert [one.status for one in sets.transactions] == [UNKNOWN]
