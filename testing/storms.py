@@ -20,10 +20,11 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
-from ..affinity.errors import UsageError
+from ..affinity.errors import PartitionUnavailableError, UsageError
 from ..affinity.partitions import Space, partition_of
 from ..affinity.topology import Loss
 from ..engine.client.copies import ReadFrom
@@ -295,8 +296,18 @@ class _Storm:
             mapping = database.map(name, key=Str, value=Msgpack)
             for key in keys:
                 call = history.begin(reader, Get(key), cluster.world.now())
-                call.ok(await mapping.get(key), cluster.world.now())
+                call.ok(await self._read(mapping, key), cluster.world.now())
         await database.aclose()
+
+    async def _read(self, mapping: SharedMap, key: str) -> Any:
+        """Read a key; a member whose disk is slow may be declared gone now, and comes back."""
+        with trio.fail_after(END_S_MAX):
+            while True:
+                try:
+                    return await mapping.get(key)
+                except PartitionUnavailableError:
+                    await trio.sleep(CHECK_S)
+                    await self._settled()
 
     def judge(self) -> None:
         """Raise ``BrokenPromiseError`` unless both histories are linearizable, losses excepted."""

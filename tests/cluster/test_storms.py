@@ -56,6 +56,11 @@ def test_no_disk_is_lost_without_which_those_that_stay_cannot_decide() -> None:
     assert run_storm(30917, growing=True).failure is None
 
 
+def test_a_member_whose_disk_is_slow_while_all_is_read_back_is_waited_for() -> None:
+    # It answers nothing for a second, and nobody else has what it has.
+    assert run_storm(52022, growing=True).failure is None
+
+
 def test_a_member_that_does_not_vote_and_missed_that_it_is_gone_asks_for_it() -> None:
     # It was told of that, and not of the decision before, and what it asked then was lost.
     assert run_storm(50121, backups=2, growing=True).failure is None
