@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ from support.members import Fault, Members, members
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import I64, Str
 from tidelog.engine.client.blocking import ClusterDatabase, connect, connect_with
+from tidelog.engine.client.changes import SeenRange
 from tidelog.engine.client.places import place_of_cluster
+from tidelog.engine.client.reads import Page
 from tidelog.engine.client.unsupported import NOT_YET
+from tidelog.engine.data.digests import RANGE_KEYS_MAX
 from tidelog.engine.net import frames
 from tidelog.errors import (
     ClosedError,
@@ -329,12 +333,7 @@ def test_read_committed_sees_the_newest_commit_by_each_read(alone: Members) -> N
         assert dict(m.items()) == {key_of(1): 20}
 
 
-def test_read_committed_keeps_nothing_of_what_it_reads(
-    alone: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tidelog.engine.client import changes
-
-    monkeypatch.setattr(changes, "RANGE_KEYS_MAX", 2)
+def test_read_committed_confirms_nothing_and_keeps_nothing_for_that(alone: Members) -> None:
     with connect(alone.url) as db:
         m = counters(db)
         m.update({f"k{n}": n for n in range(4)})
@@ -342,8 +341,16 @@ def test_read_committed_keeps_nothing_of_what_it_reads(
             assert len(list(tx[m])) == 4
             assert tx[m].get("k1") == 1
         assert (0, "commit") not in alone.asked[-2:], "there is nothing to confirm"
-        with pytest.raises(TransactionTooLargeError), db.transaction() as tx:
-            list(tx[m])
+
+
+@pytest.mark.parametrize("confirms", [False, True])
+def test_a_range_is_limited_only_if_it_is_confirmed(confirms: bool) -> None:
+    namespace: Any = None
+    seen = SeenRange(namespace, b"", None, reverse=False, values=False, confirms=confirms)
+    many = RANGE_KEYS_MAX + 1
+    page = Page([b"k"] * many, [b""] * many, [1] * many, [1] * many, more=False)
+    with pytest.raises(TransactionTooLargeError) if confirms else nullcontext():
+        seen.gave(page)
 
 
 def test_repeatable_read_is_serializable_here(alone: Members) -> None:
