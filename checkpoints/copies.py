@@ -22,6 +22,8 @@ Invariants:
 - A pending transaction ends once: with its updates taken over, or with its numbers closed.
 - CLEAR and ADMIT drop what is pending, for a copy that was away decides nothing.
 - A copy that was admitted is whole again once every number up to HWM is applied or pending.
+- A commit of several partitions is *remembered* until all of them have it, for others that do not
+  know ask about it.
 - What has *ended* here and may be pending at another copy, or unknown to it, is known: numbers that
   were rolled back or closed, and commits of several partitions with their time.  In a takeover the
   others settle alike by it.  What commits by COMMIT_UPTO has the time of its PREPARE at each copy.
@@ -51,6 +53,8 @@ from typing import NamedTuple
 from ..wal.records import (
     Columns,
     CommitRecord,
+    Committed,
+    OutcomesRecord,
     Pending,
     PrepareRecord,
     Record,
@@ -58,6 +62,9 @@ from ..wal.records import (
     Run,
     SettleRecord,
 )
+
+OUTCOMES_MAX = 1024
+"""Transactions of one record of what is remembered."""
 
 
 class CopyState(IntEnum):
@@ -145,6 +152,8 @@ class Copies:
         self.pending: dict[int, Prepared] = {}
         self.ended: dict[int, deque[_EndedBehind]] = {}
         """What has ended, and maybe not at every copy; empty for a store of its own."""
+        self.remembered: dict[int, dict[bytes, Committed]] = {}
+        """Commits of several partitions that others may ask about, by partition and id."""
         self.lists: dict[int, SettleRecord] = {}
         """Settle lists whose epoch has not opened."""
         self.states: dict[int, CopyState] = {}
@@ -162,6 +171,31 @@ class Copies:
         """Tell whether this is a copy that has once been open, and lacks nothing of that."""
         state = self.states.get(partition, CopyState.OWNING)
         return partition in self.sealed and state is CopyState.OWNING
+
+    def remember(self, prepared: PrepareRecord | Pending, time: int) -> None:
+        """Note that a transaction has committed; of one of a single partition nobody asks."""
+        if isinstance(prepared, PrepareRecord) and len(prepared.participants) > 1:
+            tx_id, attempt, run = prepared.tx_id, prepared.attempt, prepared.run
+            self.remembered.setdefault(run.partition, {})[tx_id] = Committed(
+                tx_id, attempt, prepared.near, time, run, prepared.participants
+            )
+
+    def take_outcomes(self, record: OutcomesRecord) -> None:
+        """Remember what others may ask about, and forget what nobody does."""
+        known = self.remembered.setdefault(record.partition, {})
+        known.update((one.tx_id, one) for one in record.committed)
+        for tx_id in record.forgotten:
+            known.pop(tx_id, None)
+        if not known:
+            del self.remembered[record.partition]
+
+    def outcomes(self, partition: int) -> list[Record]:
+        """Return what is remembered of a partition, as records of some transactions each."""
+        known = list(self.remembered.get(partition, {}).values())
+        return [
+            OutcomesRecord(partition=partition, committed=tuple(known[at : at + OUTCOMES_MAX]))
+            for at in range(0, len(known), OUTCOMES_MAX)
+        ]
 
     def end(self, partition: int, prepared: int, record: RollbackRecord | CommitRecord) -> None:
         """Note that a transaction ended; ``prepared`` is the highest number given out by then."""
@@ -184,7 +218,7 @@ class Copies:
         return [one.record for one in self.ended.get(partition, ())]
 
     def entries(self, partition: int) -> list[Record]:
-        """Return what a checkpoint keeps: prepared transactions and ends, then the list."""
+        """Return what a checkpoint keeps: transactions and their ends, outcomes, then the list."""
         prepared = self.pending.get(partition)
         found: list[Record] = []
         ended = deque(self.ended.get(partition, ()))
@@ -194,6 +228,7 @@ class Copies:
                 found.append(ended.popleft().record)
             found.append(one)
         found += [one.record for one in ended]
+        found += self.outcomes(partition)
         return [*found, self.lists[partition]] if partition in self.lists else found
 
     def restore(self, partition: int, entries: Iterable[Record]) -> None:
@@ -205,6 +240,8 @@ class Copies:
             elif isinstance(entry, PrepareRecord):
                 self.prepared(partition).add(entry)
                 highest = entry.run.first + entry.run.count - 1
+            elif isinstance(entry, OutcomesRecord):
+                self.take_outcomes(entry)
             elif isinstance(entry, RollbackRecord | CommitRecord):
                 self.end(partition, highest, entry)
 
@@ -215,7 +252,8 @@ class Copies:
         self.sealed[partition] = max(epoch, self.sealed.get(partition, 0))
 
     def forget(self, partition: int) -> None:
-        """Drop what is pending and unopened, for the copy has to begin anew."""
+        """Drop what is pending, unopened or remembered, for the copy has to begin anew."""
         self.pending.pop(partition, None)
         self.ended.pop(partition, None)
+        self.remembered.pop(partition, None)
         self.lists.pop(partition, None)

@@ -40,6 +40,7 @@ from ..wal.records import (
     IngestRecord,
     NamespaceRecord,
     OpenRecord,
+    OutcomesRecord,
     Pending,
     PrepareRecord,
     Record,
@@ -219,6 +220,7 @@ class State:
                     hwm = self.counters[run.partition].hwm
                     self.copies.commit(run)
                     self.copies.end(run.partition, hwm, _of_one_partition(record, run))
+                    self.copies.remember(prepared, record.time)
                     found += self._end(run, record.time, columns_prepared(prepared))
                 elif not self._has(run):
                     raise self._contradiction(
@@ -305,6 +307,8 @@ class State:
                 counter.update(one.run.first - 1, one.run.count)
             elif known is not None or (one.columns is not None and not self._has(one.run)):
                 self.time = max(self.time, one.time)
+                if known is not None:
+                    self.copies.remember(known, one.time)
                 found += self._end(one.run, one.time, columns)
             elif not self._has(one.run):
                 raise self._contradiction(
@@ -412,6 +416,12 @@ class State:
         known = united([*applied_in(counter), *waiting])
         if known == united([(1, counter.hwm)]):
             copies.states[partition] = CopyState.OWNING
+
+    def _take_outcomes(self, position: int, record: OutcomesRecord) -> list[Effect]:
+        if self._is_new(position, record.partition):
+            self.copies.take_outcomes(record)
+            self.touched.add(record.partition)
+        return []
 
     # -------------------------------------------------------------- numbers
 
@@ -591,6 +601,7 @@ _FOLD: dict[type, Callable[[State, int, Any], list[Effect]]] = {
     SuppliedRecord: State._supply,
     ClearRecord: State._clear,
     AdmitRecord: State._admit,
+    OutcomesRecord: State._take_outcomes,
     NamespaceRecord: State._name,
     DropNamespaceRecord: State._drop,
     EpochRecord: State._apply_epochs,

@@ -180,6 +180,14 @@ class LockTable:
                 return key, min(holders)
         return None
 
+    def holders(self, want: Want) -> set[int]:
+        """Return the owners who hold what a new one could not have beside them."""
+        return self._holders(0, want)
+
+    def written(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
+        """Yield the keys that somebody holds exclusively, from ``start`` to before ``stop``."""
+        return iter(self._exclusive.irange(start, stop, inclusive=(True, False)))
+
     def restore(self) -> None:
         """Make whole what an exception in the middle of any other call left behind.
 

@@ -20,7 +20,6 @@ from ..data.scan import Pair
 from .commits import CommitRequest, RangeColumns, ReadColumns, WriteColumns, committing, puts_of
 from .reads import PagedScan, ReadWay, got, paged
 from .routing import PAUSE_S, Cluster, Pause, Steps
-from .unsupported import check_one_group
 
 DECIDE_PAUSE_S_MAX = 0.05
 """The longest pause of who has lost a race for a key; it tries as long as its call may take."""
@@ -50,7 +49,6 @@ def put_many(
     given = dict(pairs)
     if given:
         partitions = partitions_of(given, namespace.space)
-        check_one_group(cluster.view, partitions)
         commit = puts_of(namespace.id, partitions, given)
         yield from committing(cluster, commit, None, new_id, until)
 

@@ -10,13 +10,12 @@ Invariants:
 - What was read counts, also if the transaction writes nothing, unless one request answered all.
 - A transaction that confirms nothing (read_committed) sees the newest commit by each read, and is
   about what it writes alone.
-- What it touches is checked before it is asked for: see ``unsupported``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from ...affinity.errors import TransactionTooLargeError
 from ...affinity.partitions import partition_of, partitions_of
@@ -25,10 +24,9 @@ from ..commit.outcomes import home_of
 from ..data.digests import RANGE_KEYS_MAX, range_digest
 from ..data.namespaces import Namespace
 from ..data.scan import Pair
-from .commits import CommitRequest, committing
-from .reads import PAGE_MAX, Page, got, paged
+from .commits import CommitRequest, RangeColumns, committing
+from .reads import PAGE_MAX, PagedScan, got
 from .routing import Cluster, Steps
-from .unsupported import check_one_group
 
 
 class _Version(NamedTuple):
@@ -42,6 +40,7 @@ class SeenRange:
 
     def __init__(
         self,
+        cluster: Cluster,
         namespace: Namespace,
         low: bytes,
         high: bytes | None,
@@ -50,48 +49,78 @@ class SeenRange:
         values: bool,
         confirms: bool,
     ) -> None:
+        self._cluster = cluster
         self._confirms = confirms
         self.namespace = namespace
         self.low, self.high = low, high
         self.reverse, self.values = reverse, values
         self.left: tuple[bytes, bytes | None] | None = (low, high)
         """Bounds of what has not been read; None at the end."""
+        self.scan: PagedScan | None = None
+        """What reads it, once that has begun."""
         self.keys: list[bytes] = []
         self.epochs: list[int] = []
         self.counters: list[int] = []
 
-    def gave(self, page: Page) -> tuple[bytes, bytes | None]:
-        """Take a page; return the bounds of what it has shown."""
+    def begun(self, size: int) -> PagedScan:
+        """Return what reads it; the first page has so many keys."""
+        if self.scan is None:
+            self.scan = PagedScan(
+                self._cluster, self.namespace.id, self.namespace.space.numbers, self.low, self.high,
+                reverse=self.reverse, size=size, values=self.values, versions=self._confirms,
+            )  # fmt: skip
+        return self.scan
+
+    def gave(self, rows: Sequence[tuple[Any, ...]], *, more: bool) -> tuple[bytes, bytes | None]:
+        """Take what has been read; return the bounds of what it has shown."""
         assert self.left is not None
         low, high = self.left
-        if self._confirms:
-            self.keys += page.keys
-            self.epochs += page.epochs
-            self.counters += page.counters
+        if self._confirms and rows:
+            keys, _, epochs, counters = zip(*rows, strict=True)
+            self.keys += keys
+            self.epochs += epochs
+            self.counters += counters
         if len(self.keys) > RANGE_KEYS_MAX:
             raise TransactionTooLargeError(
                 f"a transaction has read more than {RANGE_KEYS_MAX:,} keys of one range",
                 hint="Read outside of a transaction, or in smaller ranges.",
             )
-        if not page.more or not page.keys:
+        if not more or not rows:
             self.left = None
             return low, high
-        last = page.keys[-1]
+        last: bytes = rows[-1][0]
         if self.reverse:
             self.left = low, last
             return last, high
         self.left = last + b"\0", high
         return low, last + b"\0"
 
-    def confirmed(self) -> tuple[int, list[int], bytes, bytes | None, int, bytes]:
-        """Return what the commit confirms of it."""
+    def confirmed(self) -> RangeColumns:
+        """Return what the commit confirms of it: in a larger cluster each partition by itself.
+
+        Who has read partitions of one member may have to confirm them at several.
+        """
         low, high = self.low, self.high
         if self.left is not None:
             low, high = (self.left[1] or low, high) if self.reverse else (low, self.left[0])
         step = -1 if self.reverse else 1
-        columns = self.keys[::step], self.epochs[::step], self.counters[::step]
-        numbers = list(self.namespace.space.numbers)
-        return self.namespace.id, numbers, low, high, len(self.keys), range_digest(*columns)
+        keys, columns = self.keys[::step], (self.epochs[::step], self.counters[::step])
+        numbers, number = list(self.namespace.space.numbers), self.namespace.id
+        view = self._cluster.view
+        if view is None or len(view.members) == 1:
+            return [(number, numbers, low, high, len(keys), range_digest(keys, *columns))]
+        parts: dict[int, list[tuple[bytes, int, int]]] = {one: [] for one in numbers}
+        places = partitions_of(keys, self.namespace.space)
+        for place, key, epoch, counter in zip(places, keys, *columns, strict=True):
+            parts[place].append((key, epoch, counter))
+        return [
+            (number, [place], low, high, len(part), range_digest(*_columns(part)))
+            for place, part in parts.items()
+        ]
+
+
+def _columns(rows: Sequence[tuple[bytes, int, int]]) -> tuple[list[bytes], list[int], list[int]]:
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
 class TransactionContent:
@@ -125,14 +154,14 @@ class TransactionContent:
         version = self._reads.get((namespace.id, key))
         return None if version is None else (version.value,)
 
-    def _touch(self, partitions: Sequence[int]) -> None:
+    def _touch(self, partitions: Iterable[int]) -> None:
+        self._touched.update(partitions)
+
+    def _ask(self, partitions: Iterable[int]) -> None:
+        """Count a request, or several: what more than one member answers is of several moments."""
         view = self._cluster.view
-        touched = self._touched.union(partitions)
-        if self._given_id is not None and view is not None:
-            home = home_of(self._given_id, view.spaces[0].partitions)
-            check_one_group(view, {*touched, home})
-        check_one_group(view, touched)
-        self._touched = touched
+        alone = view is None or len(view.members) == 1 or len(set(partitions)) == 1
+        self._asked += 1 if alone else 2
 
     def put(self, namespace: Namespace, key: bytes, value: bytes | None) -> None:
         """Set an encoded key, or delete it."""
@@ -150,7 +179,7 @@ class TransactionContent:
             places = partitions_of(wanted, namespace.space)
             if self._confirms:
                 self._touch(places)
-                self._asked += 1
+                self._ask(places)
             found = yield from got(self._cluster, namespace.id, wanted, places, until)
             if not self._confirms:
                 newest = dict(zip(wanted, found[0], strict=True))
@@ -166,38 +195,46 @@ class TransactionContent:
     ) -> SeenRange:
         """Begin to read a range; without ``values`` only its keys, which count as read."""
         return SeenRange(
-            namespace, low, high, reverse=reverse, values=values, confirms=self._confirms
+            self._cluster,
+            namespace,
+            low,
+            high,
+            reverse=reverse,
+            values=values,
+            confirms=self._confirms,
         )
 
     def block(self, seen: SeenRange, size: int, until: float) -> Steps[list[Pair]]:
         """Return the next pairs of a range, with what was written; none at its end."""
-        namespace = seen.namespace
         while seen.left is not None:
-            partitions = list(namespace.space.numbers)
-            self._touch(partitions)  # a page is of one member
-            self._asked += 1
-            low, high = seen.left
-            page = yield from paged(
-                self._cluster, namespace.id, partitions, low, high,
-                reverse=seen.reverse, limit=min(size, PAGE_MAX),
-                versions=True, values=seen.values, until=until,
-            )  # fmt: skip
+            if self._confirms:
+                self._touch(seen.namespace.space.numbers)
+                self._ask(seen.namespace.space.numbers)
+            scan = seen.begun(min(size, PAGE_MAX))
+            rows = yield from scan.block(until)
             if self._confirms and seen not in self._ranges:
                 self._ranges.append(seen)
-            pairs = self._merged(seen, page, *seen.gave(page))
+            pairs = self._merged(seen, rows, *seen.gave(rows, more=not scan.ended))
             if pairs:
                 return pairs
         return []
 
-    def _merged(self, seen: SeenRange, page: Page, low: bytes, high: bytes | None) -> list[Pair]:
+    def _merged(
+        self,
+        seen: SeenRange,
+        rows: Sequence[tuple[Any, ...]],
+        low: bytes,
+        high: bytes | None,
+    ) -> list[Pair]:
+        found: list[Pair] = [row[:2] for row in rows] if self._confirms else list(rows)
         written = {
             key: value
             for key, value in self._writes.get(seen.namespace.id, {}).items()
             if low <= key and (high is None or key < high)
         }
         if not written:
-            return list(zip(page.keys, page.values, strict=True))
-        merged = {**dict(zip(page.keys, page.values, strict=True)), **written}
+            return found
+        merged = {**dict(found), **written}
         pairs = [(key, value) for key, value in merged.items() if value is not None]
         return sorted(pairs, reverse=seen.reverse)
 
@@ -217,7 +254,7 @@ class TransactionContent:
             min(self._written, default=None if self._given_id is None else min(partitions)),
             self._tag,
             self._reads_to_confirm(),
-            [seen.confirmed() for seen in self._ranges],
+            [row for seen in self._ranges for row in seen.confirmed()],
             writes,
         )
 

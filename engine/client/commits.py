@@ -14,10 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from ...affinity.errors import CommitUnknownError, RolledBackError, TidelogError
+from ...affinity.errors import (
+    CommitUnknownError,
+    DeadlineError,
+    RolledBackError,
+    TidelogError,
+)
 from ..commit.entries import Receipt
 from ..commit.outcomes import home_of
-from .routing import AnswerLostError, Cluster, Job, Steps, Tried, question, served
+from .routing import (
+    PAUSE_S,
+    AgainError,
+    AnswerLostError,
+    Cluster,
+    Job,
+    Pause,
+    Steps,
+    Tried,
+    question,
+    served,
+)
+
+AGAIN_PAUSE_S_MAX = 0.05
+"""The longest pause of who has lost a race for locks; it tries as long as its call may take."""
 
 ReadColumns = list[tuple[int, list[bytes], list[int], list[int]]]
 """Namespace, keys, epochs, counters: versions that have to be so still."""
@@ -70,20 +89,25 @@ def committing(
     """Return the receipt of a commit; ``first`` is an attempt that was made, with its id."""
     given = given_id is not None
     attempt, asked = 1 if given_id is None else cluster.next_attempt(given_id), False
+    pause = PAUSE_S
     while True:
         tx_id = first[0] if first else given_id or new_id()
+        home = _home(cluster, commit, given_id)
         once = commit.written is not None
         arguments = commit.arguments(tx_id, attempt, given)
-        job = Job(commit.partitions, "commit", arguments, until, once=once, in_epochs=True)
+        job = Job((home,), "commit", arguments, until, once=once, named=commit.partitions)
         lost = refused = None
         try:
             answer = yield from served(cluster, job, first[1] if first else None)
+        except AgainError as error:
+            first = None
+            pause = yield from _rested(error, pause, until)
+            continue
         except AnswerLostError as error:
             lost = error
         except RolledBackError as error:
             refused = error
         first = None
-        home = _home(cluster, commit, given_id)
         if refused is not None:
             if given_id is not None and refused.attempt:
                 attempt = cluster.refused(given_id, refused.attempt)
@@ -97,6 +121,17 @@ def committing(
                 return Receipt(tx_id, 0, 0, home)
             if given_id is not None:
                 attempt = cluster.refused(given_id, attempt)
+
+
+def _rested(error: AgainError, pause: float, until: float) -> Steps[float]:
+    """Pause before a commit is made anew; return the next pause."""
+    if error.now >= until:
+        raise DeadlineError(
+            f"a transaction was not committed within the time that was given: {error}",
+            hint="Give a longer `timeout` to `tidelog.connect`, or let fewer write the same keys.",
+        )
+    yield Pause(min(pause, until - error.now))
+    return min(2 * pause, AGAIN_PAUSE_S_MAX)
 
 
 def _home(cluster: Cluster, commit: CommitRequest, given_id: bytes | None) -> int:

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..data.scan import Pair
 from .routing import Cluster, Job, SplitError, Steps, served
 
 ReadWay = Callable[[Cluster, Job], Steps[Any]]
@@ -89,13 +88,21 @@ class _Source:
     partitions: list[int]
     low: bytes
     high: bytes | None
-    keys: list[bytes] = field(default_factory=list)
-    values: list[bytes] = field(default_factory=list)
+    columns: Sequence[list[Any]] = ([], [])
+    """Keys, values, and versions if they are wanted."""
     more: bool = True
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys that have come."""
+        return self.columns[0]
 
 
 class PagedScan:
-    """An iteration over keys from ``low`` to below ``high``, block by block."""
+    """An iteration over keys from ``low`` to below ``high``, block by block.
+
+    With ``versions`` each pair has epoch and counter behind it.
+    """
 
     def __init__(
         self,
@@ -108,8 +115,10 @@ class PagedScan:
         reverse: bool,
         size: int,
         values: bool = True,
+        versions: bool = False,
         way: ReadWay = served,
     ) -> None:
+        self._versions = versions
         self._cluster = cluster
         self._way = way
         self._namespace = namespace
@@ -118,7 +127,12 @@ class PagedScan:
         self._size = min(max(size, 1), PAGE_MAX)
         self._sources = [_Source(list(partitions), low, high)]
 
-    def block(self, until: float) -> Steps[list[Pair]]:
+    @property
+    def ended(self) -> bool:
+        """Whether everything has been given."""
+        return not any(source.more or source.keys for source in self._sources)
+
+    def block(self, until: float) -> Steps[list[Any]]:
         """Return the next pairs, in order; none at the end."""
         while True:
             yield from self._fill(until)
@@ -139,7 +153,7 @@ class PagedScan:
             asked = paged(
                 self._cluster, self._namespace, source.partitions, source.low, source.high,
                 reverse=self._reverse, limit=self._size,
-                versions=False, values=self._values, until=until, way=self._way,
+                versions=self._versions, values=self._values, until=until, way=self._way,
             )  # fmt: skip
             try:
                 page = yield from asked
@@ -150,26 +164,27 @@ class PagedScan:
                 self._sources += made
                 waiting += made
                 continue
-            source.keys, source.values, source.more = page.keys, page.values, page.more
+            columns = page.keys, page.values, page.epochs, page.counters
+            source.columns, source.more = columns if self._versions else columns[:2], page.more
             if page.keys and self._reverse:
                 source.high = page.keys[-1]
             elif page.keys:
                 source.low = page.keys[-1] + b"\0"
 
-    def _taken(self) -> list[Pair]:
+    def _taken(self) -> list[Any]:
         """Take what is certainly next: nothing behind the last key of a source that has more."""
         if len(self._sources) == 1:
             (source,) = self._sources
-            pairs = list(zip(source.keys, source.values, strict=True))
-            source.keys, source.values = [], []
+            pairs = list(zip(*source.columns, strict=True))
+            source.columns = [], []
             return pairs
         ends = [source.keys[-1] for source in self._sources if source.more]
         bound = (max if self._reverse else min)(ends) if ends else None
         parts = []
         for source in self._sources:
             count = self._count(source.keys, bound)
-            parts.append(zip(source.keys[:count], source.values[:count], strict=True))
-            source.keys, source.values = source.keys[count:], source.values[count:]
+            parts.append(zip(*(column[:count] for column in source.columns), strict=True))
+            source.columns = [column[count:] for column in source.columns]
         return sorted(chain.from_iterable(parts), reverse=self._reverse)
 
     def _count(self, keys: list[bytes], bound: bytes | None) -> int:

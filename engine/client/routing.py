@@ -17,6 +17,7 @@ event       what has happened                       what comes next
 Value       the answer                              the result
 Failed      ``remap``, ``wait``                     by the newest view, perhaps after a pause
 Failed      too few members reach one another       others are asked; else the error
+Failed      ``again``                               the request is made anew
 Failed      anything else                           the error
 Unreached   nobody took the connection              others are asked what is new; then once more
 Broke       it broke behind the request             of a read as above; of a commit its outcome
@@ -46,6 +47,8 @@ T = TypeVar("T")
 
 REMAP = "remap"
 WAIT = "wait"
+AGAIN = "again"
+"""The answer for what has had no effect, and may not be sent again under its id."""
 PATIENCE_S = 1.0
 """Seconds without an answer after which others are asked what is new."""
 PAUSE_S, PAUSE_S_MAX = 0.0005, 0.25
@@ -158,6 +161,14 @@ class AnswerLostError(Exception):
         self.now = now
 
 
+class AgainError(Exception):
+    """A request had no effect; it may be made again under another id."""
+
+    def __init__(self, reason: str, now: float) -> None:
+        super().__init__(reason)
+        self.now = now
+
+
 class SplitError(Exception):
     """The partitions of a request have more than one member by now; ``places`` tells them apart."""
 
@@ -239,14 +250,14 @@ class Job(NamedTuple):
     """Whether sending it twice could have two effects."""
     patient: bool = False
     """Whether a member that is away is waited for."""
-    in_epochs: bool = False
-    """Whether it counts in the present epochs of its partitions only, which it names then (T2)."""
+    named: Sequence[int] = ()
+    """Partitions in whose present epochs alone it counts, which it names then (T2)."""
 
     def told(self, view: ClusterView) -> Sequence[object]:
         """Return what is sent, by the view that says whom it is sent to."""
-        if not self.in_epochs:
+        if not self.named:
             return self.arguments
-        return *self.arguments, self.partitions, [view.epochs[one] for one in self.partitions]
+        return *self.arguments, self.named, [view.epochs[one] for one in self.named]
 
 
 class _Search:
@@ -342,7 +353,8 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
     """Return the answer to a request, whoever has it; ``first`` is an attempt that was made.
 
     Raises the error of the answer, ``PartitionUnavailableError``, ``NotEnoughMembersError`` or
-    ``DeadlineError``; ``SplitError``; and ``AnswerLostError`` for what may be sent only once.
+    ``DeadlineError``; ``SplitError``; and for what may be sent only once ``AnswerLostError`` or
+    ``AgainError``.
     """
     search = _Search(cluster, job.until)
     while True:
@@ -367,6 +379,8 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
             search.reason = event.message or event.code
             if job.once and event.code == CommitUnknownError.code:
                 raise AnswerLostError(search.reason, event.now)
+            if event.code == AGAIN:
+                raise AgainError(search.reason, event.now)
             if event.code == NotEnoughMembersError.code:
                 now = yield from search.looked(event.now, member.id)
                 # Who has a majority will take over from a member that has none.

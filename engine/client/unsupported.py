@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from ...affinity.errors import UnsupportedError
 from ..api.choices import Durability, Isolation, Mode, choice
-from .views import ClusterView
 
 NOT_YET: dict[str, tuple[str, str]] = {
     "pessimistic": (
@@ -19,10 +16,6 @@ NOT_YET: dict[str, tuple[str, str]] = {
     "durability": (
         "commits that are answered before they are durable",
         "Leave `durability` out, or give `always`.",
-    ),
-    "groups": (
-        "transactions over several partitions if it has several members",
-        "Read and write one key at a time; what belongs together is best one value.",
     ),
     "snapshot": (
         "snapshots of a whole cluster",
@@ -48,14 +41,6 @@ def not_yet(what: str) -> UnsupportedError:
     """Return the error for something that a cluster cannot do yet."""
     told, hint = NOT_YET[what]
     return UnsupportedError(f"a cluster does not have {told} for now", hint=hint)
-
-
-def check_one_group(view: ClusterView | None, partitions: Iterable[int]) -> None:
-    """Raise unless a transaction may touch all of these partitions."""
-    if view is None or len(view.members) == 1:
-        return
-    if len(set(partitions)) > 1:
-        raise not_yet("groups")
 
 
 def checked_choices(mode: str, isolation: str, durability: str | None) -> bool:

@@ -110,31 +110,29 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (26, "propose-change", CONTROL,
      "request:int change:bytes partitions:int* epochs:int* changed:int* after:int?"),
     (27, "change-refused", CONTROL, "request:int reason:text stale:flag"),
-    # Transactions.  ``tx`` is an id; the columns are of one transaction at one primary.
+    # Transactions of several groups (``engine.node.tx_messages``).  ``tx`` is an id, keys are full
+    # ones, a failure is (code, message, fields).  Nobody sends 40, 41, 45 to 47 and 57 to 60 yet.
     (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
     (41, "value", DATA,
      "ask:int partitions:int* answers:text* values:any* epochs:int* counters:any*"),
     (42, "lock", DATA,
-     "tx:bytes attempt:int partitions:int* epochs:int* keys:any* ranges:any*"),
-    (43, "locked", DATA, "tx:bytes attempt:int partitions:int* answers:text* details:any*"),
-    (44, "unlock", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
+     "ask:int tx:bytes attempt:int given:bytes? partition:int epoch:int keys:bytes*"),
+    (43, "locked", DATA, "ask:int partition:int failure:list?"),
+    (44, "unlock", DATA, "ask:int partitions:int*"),
     (45, "committing", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
     (46, "committing-ok", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
     (47, "probe", DATA, "initiator:bytes path:bytes*"),
-    (48, "confirm", DATA,
-     "tx:bytes attempt:int partitions:int* epochs:int* keys:any* ranges:any* counters:any*"),
-    (49, "confirmed", DATA, "tx:bytes attempt:int partitions:int* granted:flag* conflicts:any*"),
+    (48, "confirm", DATA, "ask:int partition:int reads:list* ranges:list*"),
+    (49, "confirmed", DATA, "ask:int partition:int failure:list?"),
     (50, "prepare", DATA,
-     "tx:bytes attempt:int participants:int* epochs:int* counts:int* home:int partition:int"
-     " shared:any entries:list piece:int last:flag"),
-    (51, "prepared", DATA,
-     "txs:bytes* attempts:int* partitions:int* epochs:int* first_counters:int* counts:int*"),
-    (52, "refused", DATA, "txs:bytes* attempts:int* partitions:int* epochs:int* reasons:text*"),
-    (53, "decision", DATA,
-     "txs:bytes* attempts:int* outcomes:text* partitions:list* first_counters:list*"),
-    (54, "settled", DATA, "txs:bytes* attempts:int* partitions:int*"),
-    (55, "question", DATA, "txs:bytes* attempts:int* partitions:int* epochs:int*"),
-    (56, "forget", DATA, "txs:bytes*"),
+     "ask:int tx:bytes attempt:int given:bytes? tag:text? home:int participants:int* locked:flag"
+     " partition:int epoch:int keys:bytes* values:any* reads:list* ranges:list* shared:bytes*"),
+    (51, "prepared", DATA, "tx:bytes attempt:int run:int* time:int"),
+    (52, "refused", DATA, "tx:bytes attempt:int partition:int failure:list"),
+    (53, "decision", DATA, "tx:bytes attempt:int runs:int* time:int partitions:int*"),
+    (54, "settled", DATA, "collectors:int* partitions:int* txs:bytes*"),
+    (55, "question", DATA, "tx:bytes attempt:int near:bytes boot:int partition:int epoch:int"),
+    (56, "forget", DATA, "partitions:int* txs:bytes*"),
     (57, "pin", DATA, "snapshot:bytes attempt:int decided:int"),
     (58, "pinned", DATA,
      "snapshot:bytes attempt:int decided:int partitions:int* epochs:int* lwms:int*"
@@ -168,8 +166,9 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
      "partitions:int* epochs:int* admissions:int* numbers:int* lasts:int* records:bytes*"
      " digests:bytes*"),
     # A copy has its primary confirm that it is in the set (``engine.node.copy_reads``).
-    (80, "confirm-copy", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
-    (81, "copy-confirmed", DATA, "ask:int partitions:int* epochs:int* admissions:int*"),
+    (80, "confirm-copy", DATA, "ask:int partitions:int* epochs:int* admissions:int* numbers:int*"),
+    (81, "copy-confirmed", DATA,
+     "ask:int partitions:int* epochs:int* admissions:int* numbers:int*"),
     # A piece of a full copy (``engine.data.full_pairs``); the last one has a tally instead.
     (82, "pairs", DATA,
      "partition:int epoch:int admission:int number:int lengths:bytes pairs:bytes record:bytes"
@@ -179,6 +178,9 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (84, "reached", DATA, "ask:int partitions:int* firsts:int* lacking:list*"),
     (85, "lend", DATA, "ask:int piece:int partitions:int* epochs:int* missing:list*"),
     (86, "lent", DATA, "ask:int piece:int records:bytes* lacking:list* not_yet:list* more:flag"),
+    # A collector asks a near member which transactions are over for it (``engine.node.settling``).
+    (87, "ask-over", DATA, "txs:bytes*"),
+    (88, "over", DATA, "txs:bytes*"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

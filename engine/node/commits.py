@@ -43,7 +43,7 @@ from ..data.scan import Range, scan
 from ..data.stored import KEY_BYTES_MAX, VALUE, pack_prefix, shown_key, split_key, version_of
 from ..data.updates import FewUpdates, Writes
 from ..replication.streams import Streams
-from .prepared import ClientCommit
+from .prepared import ClientCommit, Part
 
 log = logging.getLogger("tidelog.node")
 
@@ -78,7 +78,8 @@ class WantedCommit:
 
     tx_id: bytes
     attempt: int
-    given: bool
+    given: bytes | None
+    """Its id, if a user gave that: its outcome is an entry of its home then."""
     tag: str | None
     reads: tuple[ReadVersion, ...]
     ranges: tuple[ReadRange, ...]
@@ -125,7 +126,7 @@ def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
     wanted = WantedCommit(
         tx_id=tx_id,
         attempt=attempt,
-        given=bool(given),
+        given=tx_id if given else None,
         tag=tag,
         reads=tuple(_reads_of(reads, state)),
         ranges=tuple(_range_of(row, state) for row in ranges),
@@ -225,11 +226,13 @@ def commit_of(
     *,
     streams: Streams,
     near: tuple[bytes, int],
+    part: Part | None = None,
     check_epochs: Callable[[Iterable[tuple[int, int]]], None] = lambda _epochs: None,
 ) -> ClientCommit:
     """Return the commit to be queued; ``answer`` is called at its end, whatever that is.
 
-    ``check_epochs`` raises for partitions that have another epoch by now.
+    ``check_epochs`` raises for partitions that have another epoch by now.  ``part`` is what it is
+    of a transaction of several groups.
     """
 
     def check(commit: Commit, group: Sequence[Entry]) -> None:
@@ -243,8 +246,8 @@ def commit_of(
     def judge(commit: Commit, group: Sequence[Entry]) -> None:
         check_epochs(wanted.epochs)
         view = context.overlay.view
-        if wanted.given:
-            _check_id_is_new(wanted, commit, view, context)
+        if wanted.given is not None:
+            commit.receipt = earlier_receipt(wanted.given, wanted.attempt, view, context)
             if commit.receipt is not None:
                 return
         for read in wanted.reads:
@@ -257,6 +260,7 @@ def commit_of(
         streams,
         near,
         wanted.attempt,
+        part,
         check=check,
         tx_id=wanted.tx_id,
         details=None if wanted.tag is None else {"tag": wanted.tag},
@@ -265,30 +269,30 @@ def commit_of(
     return commit
 
 
-def _check_id_is_new(
-    wanted: WantedCommit, commit: Commit, view: View, context: CommitContext
-) -> None:
-    """Answer a second commit under a given id as the first; raise for a refused attempt.
+def earlier_receipt(
+    given: bytes, attempt: int, view: View, context: CommitContext
+) -> Receipt | None:
+    """Return the receipt of an earlier commit under a given id; raises for a refused attempt.
 
-    None is in the same group: of one id there is one commit on its way at a time (``requests``).
+    None is under way: of one id there is one commit at a time (``committing``), or it has locks.
     """
     partitions = context.state.spaces[0].partitions
-    home = outcomes.home_of(wanted.tx_id, partitions)
-    full_key = outcomes.outcome_key(wanted.tx_id, partitions)
-    stored = read_stored(view, home, full_key)
+    home = outcomes.home_of(given, partitions)
+    stored = read_stored(view, home, outcomes.outcome_key(given, partitions))
     if stored is None:
-        return
+        return None
     entry = outcomes.decode_outcome(stored[VALUE])
     if entry.kind is outcomes.Kind.COMMITTED:
-        commit.receipt = Receipt(wanted.tx_id, 0, version_of(stored)[2], home)
-    elif entry.attempt >= wanted.attempt:
+        return Receipt(given, 0, version_of(stored)[2], home)
+    if entry.attempt >= attempt:
         error = RolledBackError(
-            f"transaction {wanted.tx_id.hex()} was refused: its outcome was asked for before it "
+            f"transaction {given.hex()} was refused: its outcome was asked for before it "
             "arrived, and the answer was that it has not committed",
             hint="Run it again, under the same id if you like.",
         )
         error.attempt = entry.attempt
         raise error
+    return None
 
 
 def _check_read(

@@ -7,7 +7,8 @@ Invariants:
   whose lease has ended meanwhile waits for the next lease of the same epoch, or is unknown.
 - Of one id one commit is on its way at a time; who asks what became of it waits for that.
 
-Left out: what is checked (``commits``), the log (``log``), other operations (``requests``).
+Left out: what is checked (``commits``), the log (``log``), transactions of several groups
+(``near``), other operations (``requests``).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from ...affinity.errors import (
     ConflictError,
     TidelogError,
     TransactionTooLargeError,
-    UsageError,
 )
+from ...wal.records import Run
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
 from ..data.namespaces import OUTCOMES
@@ -34,17 +35,15 @@ from .commits import WantedCommit, check_id, commit_of, not_understood, wanted_o
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
+from .room import check_room
+from .transactions import Transactions
 
 SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
 """Of one transaction in a cluster of several members, but for one value that is larger: it takes a
 member some tenths of a second in one piece, and one that says nothing for a second is taken for
 dead."""
-OUTSTANDING_BYTES_MAX = 32 << 20
-"""Bytes of one partition that some copy does not have yet; who brings more comes again."""
 SILENT_S = 0.1
 """Seconds after which a copy that has stored nothing counts as silent."""
-QUEUED_BYTES_MAX = 256 << 20
-"""Bytes of updates that wait for the log; who brings more is told to come again."""
 RECENT_MAX = 65_536
 """Ids whose commits are known without a look into the log."""
 
@@ -82,6 +81,7 @@ class Committing:
         streams: Streams,
         around: Outcomes,
         near: tuple[bytes, int],
+        transactions: Transactions,
     ) -> None:
         """``near`` is the member, and its boot."""
         self._log = log
@@ -89,6 +89,8 @@ class Committing:
         self._streams = streams
         self._around = around
         self._near = near
+        self._locks, self._leading = transactions.locks, transactions.near
+        self._leading.over = self._ask_again
         self._unconfirmed: list[PendingCommit] = []
         self._questions: list[ClientRequest] = []
         self._ids: set[bytes] = set()
@@ -110,24 +112,72 @@ class Committing:
             _check_share(request.arguments[6])
         wanted = wanted_of(request.arguments, self._log.state)
         touched = wanted.partitions()
+        if wanted.tx_id in self._ids or self._leading.leads(wanted.tx_id):
+            raise RoutedError("wait", "a commit under this id is on its way")
+        if len(touched) > 1 and not self._is_alone(touched):
+            self._lead(request, wanted, touched)
+            return
         self._partitions.check(touched, self._around.now)
         self._partitions.check_epochs(wanted.epochs)
-        if wanted.tx_id in self._ids:
-            raise RoutedError("wait", "a commit under this id is on its way")
+        if self._waits_for_lock(request, wanted):
+            return
         if not wanted.writes:
             self._only_reads(request, wanted)
             return
         self._check_log(touched)
         self._partitions.check_copies(touched)
-        if self._log.queued_bytes > QUEUED_BYTES_MAX:
-            raise RoutedError("wait", "more is to be written here than the disk keeps up with")
-        shared = self._check_room(touched)
+        shared = check_room(self._log, self._streams, touched)
         commit = self._commit_of(wanted, lambda: self._ended(pending, wanted))
         pending = PendingCommit(request, commit, wanted.tx_id, frozenset(touched))
         if request.deadline != float("inf"):
             commit.deadline = request.deadline
         self._ids.add(wanted.tx_id)
         self._log.put(commit, Haste.SHARED if shared else Haste.AT_ONCE)
+
+    def _is_alone(self, partitions: Collection[int]) -> bool:
+        """Tell whether partitions are served here, and no other copy has any of them (T15)."""
+        served = all(map(self._partitions.is_open, partitions))
+        return served and all(map(self._streams.alone, partitions))
+
+    def _waits_for_lock(self, request: ClientRequest, wanted: WantedCommit) -> bool:
+        """Tell whether a commit waits for a transaction of several groups, and is held then."""
+        owner = self._locks.in_way_of(
+            wanted.writes,
+            (read.full_key for read in wanted.reads),
+            ((one.partitions, one.wanted) for one in wanted.ranges),
+        )
+        if owner is None:
+            return False
+        self._locks.hold(owner, request, self.commit)
+        return True
+
+    def _lead(self, request: ClientRequest, wanted: WantedCommit, touched: set[int]) -> None:
+        """Lead a transaction of several groups, as the member that serves its home (T17)."""
+        home = min((write[0] for write in wanted.writes.values()), default=min(touched))
+        if wanted.given is not None:
+            home = outcomes.home_of(wanted.given, self._log.state.spaces[0].partitions)
+        for one in wanted.ranges:
+            if len(one.partitions) > 1:  # read while there was one member only
+                name = self._log.context.name_of(one.wanted.namespace)
+                raise ConflictError(
+                    f"what was read of {name!r} is served by several members by now",
+                    namespace=name, key=None, winner=None,
+                )  # fmt: skip
+        self._partitions.check((home,), self._around.now)
+        self._partitions.check_epochs([row for row in wanted.epochs if row[0] == home])
+        self._check_log((home,))
+
+        def done(error: Exception | None, time: int, runs: Sequence[Run]) -> None:
+            if error is not None:
+                request.fail(error)
+                return
+            if runs:
+                self.acknowledged(wanted.tx_id, [field for run in runs for field in run])
+            request.answer((time or self._log.state.time, *(
+                [run[field] for run in runs] for field in range(4)
+            )))  # fmt: skip
+
+        self._leading.begin(wanted, home, request.deadline, done)
 
     def _check_log(self, partitions: Collection[int]) -> None:
         """Raise if the log has failed: to come again if others have copies, who will serve (I6)."""
@@ -152,22 +202,6 @@ class Committing:
             if wanted.writes
             else self._partitions.check_epochs,
         )
-
-    def _check_room(self, touched: Collection[int]) -> bool:
-        """Tell whether other copies have to store it, too.
-
-        Raises for what would be written to several groups, or to copies that lag too far.
-        """
-        streams = [stream for stream in map(self._streams.get, touched) if stream is not None]
-        shared = [stream for stream in streams if stream.followers]
-        if shared and len(touched) > 1:
-            raise UsageError(
-                f"a transaction over {len(touched)} partitions, which have other copies",
-                hint="Put what belongs together into one partition, or write one key at a time.",
-            )
-        if any(stream.bytes > OUTSTANDING_BYTES_MAX for stream in shared):
-            raise RoutedError("wait", "a copy does not keep up with what is written")
-        return bool(shared)
 
     def _only_reads(self, request: ClientRequest, wanted: WantedCommit) -> None:
         """Confirm what was read; nothing is written for that."""
@@ -252,7 +286,7 @@ class Committing:
             raise not_understood("a home that is not a partition")
         self._partitions.check((home,), self._around.now)
         self._check_log((home,))  # what is in it may not be there behind a restart
-        if tx_id in self._ids:
+        if tx_id in self._ids or self._leading.leads(tx_id):
             self._questions.append(request)
         elif tx_id in self._recent:
             request.answer("committed")
@@ -282,6 +316,10 @@ class Committing:
         """Answer from the entry; if there is none, refuse the id first, durably (T19)."""
         state = self._log.state
         full_key = outcomes.outcome_key(tx_id, state.spaces[0].partitions)
+        owner = self._locks.in_way_of([full_key])
+        if owner is not None:
+            self._locks.hold(owner, request, self.outcome)
+            return
         [stored], _, _ = reads.get(self._log.overlay.view, OUTCOMES, [tx_id], [home])
         entry = None if stored is None else outcomes.decode_outcome(stored)
         if entry is not None and entry.kind is outcomes.Kind.COMMITTED:

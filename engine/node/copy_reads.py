@@ -45,6 +45,7 @@ from .log import NodeLog
 from .outflow import Outflow
 from .partitions import Partitions, RoutedError
 from .reads import LookedUp, looked_up
+from .transactions import Transactions
 
 CONFIRM, CONFIRMED = BY_NAME["confirm-copy"], BY_NAME["copy-confirmed"]
 
@@ -86,6 +87,8 @@ class CopyRow(NamedTuple):
     partition: int
     epoch: int
     admission: int
+    number: int
+    """The last item of the stream that it had then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +129,9 @@ class CopyReads:
         sets: Sets,
         outflow: Outflow,
         now: Callable[[], float],
+        transactions: Transactions,
     ) -> None:
+        self._transactions = transactions
         self._me = me
         self._log = log
         self._partitions = partitions
@@ -179,6 +184,8 @@ class CopyReads:
             following = self._sets.followed(partition)
             if following is None:
                 self._partitions.check((partition,), self._now())
+                if not self._transactions.locks.idle:
+                    raise _not_here("what is served here may be locked")
                 continue
             if self._writing.meets(found, partition, state.copies.pending.get(partition)):
                 self._waiting.append(_Waiting(until, request))
@@ -186,7 +193,8 @@ class CopyReads:
                 if len(self._waiting) > WAITING_MAX:
                     self._waiting.pop(0).request.fail(_not_here("what is read is being written"))
                 return
-            row = CopyRow(partition, following.epoch, following.admission)
+            place = following.epoch, following.admission, following.durable
+            row = CopyRow(partition, *place)
             rows.setdefault(following.author, []).append(row)
         if not rows:
             request.answer(found.value)
@@ -263,12 +271,15 @@ class CopyReads:
         follower = stream.followers.get(copy)
         if follower is None or follower.admission != row.admission:
             return False
+        # Locks without a PREPARE are known here only (T12).
+        if not self._transactions.participating.copy_may_read(row.partition, row.number):
+            return False
         listed = self._sets.lists(copy, row.partition)
         return listed and self._partitions.serves(row.partition, self._now())
 
 
 def _message(kind: MessageKind, number: int, rows: Collection[CopyRow]) -> Message:
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = zip(*rows, strict=True) if rows else [()] * len(CopyRow._fields)
     return kind.message(number, *map(list, columns))
 
 

@@ -79,6 +79,7 @@ from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
 from .supplying import Suggestions, Supplies
+from .transactions import Transactions
 from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
@@ -168,6 +169,7 @@ class ReplicaGroups:
         self.lending: Lending
         self.leftovers: Leftovers
         self.emptying: Emptying
+        self.transactions: Transactions
         """Set before anything arrives."""
 
     def __repr__(self) -> str:
@@ -287,6 +289,7 @@ class ReplicaGroups:
         self.emptying.decided(topology)
         if sealed:
             self._tell_and_report(sealed)
+        self.transactions.decided(topology)
         self._log.decide()
         early, self._early = self._early, []
         for one in early:
@@ -319,6 +322,7 @@ class ReplicaGroups:
                 self._untold.append(stream.untold)
                 self._log.unsaid.add(partition)
             self._log.forsake(stream)
+        self.transactions.sealed(partition)
         for known in (self._following, self._takeovers, self._reports, self._unannounced):
             known.pop(partition, None)
         if self._me not in copies.in_sync:
@@ -551,6 +555,8 @@ class ReplicaGroups:
             if takeover.others or copies.goal or copies.is_to_be_emptied:
                 self._unannounced[takeover.partition] = takeover.epoch
         self._partitions.opened(opened)
+        for partition, _ in opened:
+            self.transactions.opened(partition)
         self._announced_at = float("-inf")
         if opened:
             self._reached("takeover.after_open")
@@ -640,8 +646,10 @@ class ReplicaGroups:
                 self.supplies.borrowing.arrived(sender, message)
             case "confirm-copy" | "copy-confirmed":
                 self.readers.arrived(sender, message)
+            case kind if self.transactions.takes(kind):
+                self.transactions.arrived(sender, message)
             case _:
-                pass  # of transactions over several groups
+                pass
 
     def connected(self, member: UUID) -> None:
         """Say again to a member what may have been lost, over a new connection to it."""
@@ -698,6 +706,7 @@ class ReplicaGroups:
         if self._unannounced and due and self._decisions.is_led:
             self._announced_at = now
             self._decisions.suggest(EpochsOpened(opened=tuple(self._unannounced.items())))
+        self.transactions.tick()
         self.supplies.tick()
         self.catching_up.tick()
         self.leftovers.tick()

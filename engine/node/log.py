@@ -7,7 +7,8 @@ is nothing to wait for but that.
 
 A transaction of a partition that has other copies is prepared only (PREPARE): it takes effect by
 ``decide``, when every copy in the ack set has it (T15).  What has committed that way is told by the
-next tick (COMMIT_UPTO), and until then it can be derived again.
+next tick (COMMIT_UPTO), and until then it can be derived again.  One of several groups is prepared
+when every copy has it, and an ``EndCommit`` says later what becomes of it.
 
 Invariants:
 
@@ -32,7 +33,15 @@ from threading import Lock
 import trio
 
 from ...affinity.errors import TidelogError
-from ...wal.records import ClearRecord, CommitUptoRecord, IdleRecord, Record, Upto, encode_record
+from ...wal.records import (
+    ClearRecord,
+    CommitUptoRecord,
+    IdleRecord,
+    PrepareRecord,
+    Record,
+    Upto,
+    encode_record,
+)
 from ...wal.writer import LogFailedError
 from ..commit.commit_log import CommitLog
 from ..commit.context import AutomaticIds, CommitContext
@@ -42,7 +51,7 @@ from ..data.updates import NoUpdates
 from ..files.recovery import apply_updates
 from ..replication.streams import PartitionStream, Streams
 from ..store.store_files import StoreFiles
-from .prepared import ClientCommit, Undecided
+from .prepared import ClientCommit, EndCommit, Undecided
 
 GATHER_S = 0.006
 """Seconds that what others have to store waits for company, while what went before is on its way to
@@ -119,6 +128,8 @@ class NodeLog:
         """Partitions of which a CLEAR is on its way into the log: what is here is about to go."""
         self.queued_bytes = 0
         """Bytes of updates in the queue."""
+        self.advanced: Callable[[], object] = lambda: None
+        """Called when what was on its way may be so no more."""
         self.groups = self.commits = 0
         """Frames that were synced, and what was in them."""
 
@@ -343,16 +354,20 @@ class NodeLog:
             size = sum(commit.size for commit in answered if isinstance(commit, ClientCommit))
             with self.mutex:
                 apply_updates(self.overlay.view, self.state, self._writer.position, record, size)
+        clients = 0
         for commit in answered:
-            assert isinstance(commit, ClientCommit)
-            self._undecided.remove(commit)
+            assert isinstance(commit, ClientCommit | EndCommit)
+            if isinstance(commit, ClientCommit):
+                self._undecided.remove(commit)
+                clients += 1
             commit.decided()
         if not self.undecided:
             self._gathered.set()
-        if answered:
-            self._expected += len(answered)
+        if clients:
+            self._expected += clients
             self._answered_at = trio.current_time()
             self.environment.reached("tx.after_prepared_sent")
+        self.advanced()
 
     def tell_decided(self) -> None:
         """Let an idle log, and the copies, know what has committed, and carry what waits for that.
@@ -375,18 +390,33 @@ class NodeLog:
         the process came before.  The state has it, and who reads the log alone would wait for ever.
         """
         rows = [
-            Upto(partition, self.state.epochs[partition], counter.lwm)
-            for partition, counter in enumerate(self.state.counters)
-            if counter.lwm and partition in self.state.copies.sealed
+            Upto(partition, self.state.epochs[partition], last)
+            for partition in sorted(self.state.copies.sealed)
+            if (last := self._committed_upto(partition))
         ]
         if rows:
             self.put_records([CommitUptoRecord(rows=tuple(rows))], _nothing)
 
+    def _committed_upto(self, partition: int) -> int:
+        """Return up to which number everything that writes a partition alone has committed.
+
+        That is decided in the order of numbers, so it ends where the first such one is pending.
+        """
+        pending = self.state.copies.pending.get(partition)
+        waiting = [
+            one.run.first
+            for one in (pending.all() if pending is not None else ())
+            if not isinstance(one, PrepareRecord) or len(one.participants) == 1
+        ]
+        return min(waiting, default=self.state.counters[partition].highest_applied + 1) - 1
+
     def forsake(self, stream: PartitionStream) -> None:
         """Tell those who wait for a stream that has ended that nobody knows yet (T7)."""
         for commit in stream.waiting():
-            assert isinstance(commit, ClientCommit)
-            if not commit.was_forsaken:
+            assert isinstance(commit, ClientCommit | EndCommit)
+            if isinstance(commit, EndCommit):
+                commit.forsaken()
+            elif not commit.was_forsaken:
                 self._undecided.remove(commit)
                 commit.forsaken()
 
@@ -438,7 +468,8 @@ class NodeLog:
             return
         self._in_flight = passed
         self.environment.reached("tx.before_prepare_log")
-        if told:
+        ends = bool(told) or any(isinstance(commit, EndCommit) for commit in passed)
+        if ends:
             self.environment.reached("tx.before_commit_log")
         try:
             await self._append(payload)
@@ -451,7 +482,7 @@ class NodeLog:
             self._fail(group, cause)
             return
         self.environment.reached("tx.after_prepare_log")
-        if told:
+        if ends:
             self.environment.reached("tx.after_commit_log")
         numbers = self._stream(passed, told)
         try:
@@ -499,7 +530,13 @@ class NodeLog:
         now = self.environment.boottime()
         numbers = self._streams.tell(told, now)
         for commit in passed:
-            if isinstance(commit, ClientCommit) and commit.record_prepared is not None:
+            if isinstance(commit, EndCommit):
+                assert commit.record_ended is not None
+                ended = commit.partition, commit.epoch, commit.record_ended
+                number = self._streams.end(*ended, commit, now)
+                if number:
+                    numbers.append((commit.partition, number))
+            elif isinstance(commit, ClientCommit) and commit.record_prepared is not None:
                 number = self._streams.prepare(commit.record_prepared, commit.size, commit, now)
                 if number:
                     self._undecided.add(commit)

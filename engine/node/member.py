@@ -72,6 +72,7 @@ from .prepared import outcome_of
 from .requests import Requests
 from .supplying import Supplies
 from .tasks import Tasks
+from .transactions import Transactions
 from .views import baseline_of, members_of, told_copies, told_view
 
 TICK_S = 0.05
@@ -141,9 +142,12 @@ class RunningMember:
             me, self.log, self.partitions, streams, outflow, self.council, now, reached, followed,
             self._exchanges,
         )  # fmt: skip
+        transactions = self.groups.transactions = Transactions(
+            me, self.log, self.partitions, streams, outflow, now, reached
+        )
         self.groups.supplies = Supplies(
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
-            reached, self.groups.announce, self._tasks,
+            reached, self.groups.announce, transactions.settling.admitted, self._tasks,
         )  # fmt: skip
         self._aside = Aside(opened.files, self.log, self._tasks)
         self.groups.catching_up = CatchingUp(
@@ -156,11 +160,14 @@ class RunningMember:
         self.groups.emptying = Emptying(me, self.log, self, self._aside, self._tasks)
         near = (me.member.bytes, me.boot)
         copy_reads = CopyReads(
-            me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime
-        )
+            me, self.log, self.partitions, streams, self.groups, outflow, environment.boottime,
+            transactions,
+        )  # fmt: skip
         self.groups.readers = copy_reads
-        self.committing = Committing(self.log, self.partitions, streams, self, near)
-        self.requests = Requests(self.log, self.partitions, copy_reads, self.committing, self)
+        self.committing = Committing(self.log, self.partitions, streams, self, near, transactions)
+        self.requests = Requests(
+            self.log, self.partitions, copy_reads, self.committing, self, transactions.locks
+        )
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers
         opened.files.adopt(self.log)

@@ -1,16 +1,22 @@
 """A client's commit: one record if nobody else has a copy, else prepared, and decided later (T15).
 
+What it writes to several groups is prepared in each of them, by a commit of its own, and ended by
+an ``EndCommit`` (T11).
+
 Invariants:
 
-- Which of both it is follows from the ack set at the moment when its numbers are reserved.
+- Which of both it is follows from the ack set at the moment when its numbers are reserved; with
+  several groups it is always prepared.
 - A prepared commit is answered once: decided, failed, or forsaken with its epoch.
+- What becomes of a transaction stands in the stream where it stands in the log.
 
 Left out: what is checked (``commits``), and when everybody has it (``replication.streams``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
+from typing import NamedTuple
 
 from ...affinity.errors import CommitUnknownError
 from ...checkpoints.marks import epoch_of
@@ -31,14 +37,24 @@ from ...wal.records import (
 from ..commit.context import CommitContext
 from ..commit.entries import Commit, Entry, Receipt
 from ..commit.outcomes import Outcome
-from ..data.updates import Updates
+from ..data.updates import NoUpdates, Updates
+from ..replication.stream import Ending
 from ..replication.streams import Streams
 
 
-class ClientCommit(Commit):
-    """A transaction that a client has sent whole."""
+class Part(NamedTuple):
+    """What part a partition has in a transaction, and who else has one."""
 
-    __slots__ = ("_attempt", "_near", "_streams", "record_prepared", "was_forsaken")
+    participants: tuple[Participant, ...]
+    home: int
+    locks: list[tuple[int, bytes]] | None
+    """Namespaces and keys that stay as they were read until the outcome is known (T4)."""
+
+
+class ClientCommit(Commit):
+    """A transaction that a client has sent whole, or what it has in one of several groups."""
+
+    __slots__ = ("_attempt", "_near", "_part", "_streams", "record_prepared", "was_forsaken")
 
     def __init__(
         self,
@@ -46,13 +62,15 @@ class ClientCommit(Commit):
         streams: Streams,
         near: tuple[bytes, int],
         attempt: int = 1,
+        part: Part | None = None,
         **options: object,
     ) -> None:
-        """``options`` are those of ``Commit``."""
+        """``options`` are those of ``Commit``; ``part`` is None if nobody else takes part."""
         super().__init__(updates, durable=True, **options)  # type: ignore[arg-type]
         self._streams = streams
         self._near = near
         self._attempt = attempt
+        self._part = part
         self.record_prepared: PrepareRecord | None = None
         """What is in the log if other copies have to have it, too."""
         self.was_forsaken = False
@@ -65,22 +83,27 @@ class ClientCommit(Commit):
         values: Sequence[bytes | None],
     ) -> bytes:
         runs = self._runs
-        if self._streams.alone(runs[0]):
+        part = self._part
+        decides_alone = part is None or len(part.participants) == 1
+        if decides_alone and self._streams.alone(runs[0]):
             return super()._record_of(context, namespaces, keys, values)
-        assert len(runs) == 4, "what is written to several groups was refused"
+        assert len(runs) == 4, "what is written to several groups is divided before"
         assert self.tx_id is not None
         run = Run(*runs)
+        if part is None:
+            part = Part((Participant(run.partition, run.epoch, run.count),), run.partition, None)
         self.record_prepared = PrepareRecord(
             tx_id=self.tx_id,
             attempt=self._attempt,
             near=self._near,
             time=self._time,
-            home=run.partition,
-            participants=(Participant(run.partition, run.epoch, run.count),),
+            home=part.home,
+            participants=part.participants,
             run=run,
             namespaces=namespaces,
             keys=list(keys),
             values=list(values),
+            locks=part.locks,
             details=self.details or {},
         )
         return encode_record(self.record_prepared)
@@ -101,7 +124,7 @@ class ClientCommit(Commit):
         self.was_forsaken = True
 
     def decided(self) -> None:
-        """Take it that every copy has it, and that it has taken effect."""
+        """Take it that every copy has it; what writes one group has taken effect by that."""
         if self.was_forsaken:
             return  # its client was told that nobody knows
         self.receipt = Receipt(self.tx_id or b"", 0, self._time, self._runs[0])
@@ -123,6 +146,47 @@ class ClientCommit(Commit):
         undo, self.undo = self.undo, None  # its group may be on its way still
         if undo is not None:
             undo()
+
+
+class EndCommit(Commit):
+    """The end of a transaction of several groups in one of them, or what is known of such ends.
+
+    It goes into log and stream.  ``make`` returns the record, given its time; ``everywhere`` is
+    called once all copies have it.
+    """
+
+    __slots__ = ("_everywhere", "_make", "epoch", "partition", "record_ended")
+
+    def __init__(
+        self,
+        partition: int,
+        epoch: int,
+        make: Callable[[int], Ending],
+        everywhere: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(NoUpdates(), durable=True)
+        self.partition = partition
+        self.epoch = epoch
+        self._make = make
+        self._everywhere = everywhere
+        self.record_ended: Ending | None = None
+        self.record = self._encoded
+
+    def _encoded(self, time: int) -> bytes:
+        self.record_ended = self._make(time)
+        return encode_record(self.record_ended)
+
+    def ended(self) -> list[Record]:
+        """Return what is in the log of it."""
+        assert self.record_ended is not None
+        return [self.record_ended]
+
+    def decided(self) -> None:
+        """Take it that every copy has it."""
+        self._everywhere()
+
+    def forsaken(self) -> None:
+        """Take it that the epoch has ended before: the next author has its record in reports."""
 
 
 def outcome_of(found: Sequence[Record] | Outcome, tx_id: bytes, state: State) -> Outcome:

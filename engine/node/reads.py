@@ -5,6 +5,7 @@ Left out: which partitions may be read (``partitions``), checks of commits (``co
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence, Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -33,6 +34,10 @@ class LookedUp(NamedTuple):
     low: bytes = b""
     high: bytes | None = None
     """What a ``scan`` has gone over: from ``low`` to below ``high``."""
+
+    def span(self) -> Range:
+        """Return what a ``scan`` has gone over."""
+        return Range(namespace=self.namespace, start=self.low, stop=self.high)
 
     def meets(self, written: AbstractSet[tuple[int, bytes]]) -> bool:
         """Tell whether one of these keys of maps could change what was found."""
@@ -83,6 +88,15 @@ def scanned(state: State, view: View, arguments: Sequence[Any]) -> LookedUp:
     elif more:
         stop = keys[-1] + b"\0"
     return LookedUp(found, frozenset(partitions), number, None, start, stop)
+
+
+def cut(
+    found: Sequence[Any], key: bytes, *, reverse: bool
+) -> tuple[list[bytes], list[bytes], list[int], list[int], bool]:
+    """Return the part of a page before a key; there is more behind it."""
+    keys = found[0]
+    count = len(keys) - bisect_right(keys[::-1], key) if reverse else bisect_left(keys, key)
+    return keys[:count], found[1][:count], found[2][:count], found[3][:count], True
 
 
 def get(

@@ -29,6 +29,7 @@ from ...affinity.errors import DeadlineError, UsageError
 from ...affinity.topology import LOSS_POLICIES
 from ...wal.records.shapes import ID_SIZE
 from ..data.namespaces import check_name
+from ..data.stored import pack_prefix
 from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NAME
@@ -38,6 +39,7 @@ from .client_request import ClientRequest
 from .commits import not_understood, places_of
 from .committing import Committing
 from .copy_reads import CopyReads
+from .group_locks import GroupLocks
 from .log import NodeLog
 from .partitions import Partitions, RoutedError
 
@@ -120,8 +122,10 @@ class Requests:
         copy_reads: CopyReads,
         committing: Committing,
         around: Surroundings,
+        locks: GroupLocks,
     ) -> None:
         self._log = log
+        self._locks = locks
         self._copy_reads = copy_reads
         self._committing = committing
         self._partitions = partitions
@@ -197,6 +201,15 @@ class Requests:
     def _get(self, request: ClientRequest) -> None:
         number, keys = request.arguments
         places = places_of(self._log.state, number, keys)
+        if not self._locks.idle:
+            full_keys = (
+                pack_prefix(place, number) + key for key, place in zip(keys, places, strict=True)
+            )
+            owner = self._locks.in_way_of(read=full_keys)
+            if owner is not None:
+                self._partitions.check(set(places), self._around.now)
+                self._locks.hold(owner, request, self._handle)
+                return
         found = reads.get(self._log.overlay.view, number, keys, places)
         self._partitions.check(set(places), self._around.now)
         request.answer(found)
@@ -204,7 +217,17 @@ class Requests:
     def _scan(self, request: ClientRequest) -> None:
         found = reads.scanned(self._log.state, self._log.overlay.view, request.arguments)
         self._partitions.check(found.partitions, self._around.now)
-        request.answer(found.value)
+        reverse = bool(request.arguments[4])
+        written = self._locks.first_written(found.partitions, found.span(), reverse=reverse)
+        if written is None:
+            request.answer(found.value)
+            return
+        key, owner = written
+        before = reads.cut(found.value, key, reverse=reverse)
+        if before[0]:
+            request.answer(before)
+        else:
+            self._locks.hold(owner, request, self._handle)
 
     def _copy(self, request: ClientRequest) -> None:
         self._copy_reads.confirmed(request)

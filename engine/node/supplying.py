@@ -97,10 +97,16 @@ class Supplies:
         now: Callable[[], float],
         reached: Callable[[str], None],
         announce: Callable[[int], None],
+        admitted_copy: Callable[[int], None],
         tasks: Tasks,
     ) -> None:
-        """``announce`` lets the log know that a partition is open."""
+        """``announce`` lets the log know that a partition is open.
+
+        ``admitted_copy`` lets a copy that follows a partition from then on know what it has to
+        remember.
+        """
         self._announce = announce
+        self._admitted_copy = admitted_copy
         self._me = me
         self._files = files
         self._wal = files.keeper.directory
@@ -338,6 +344,8 @@ class Supplies:
                     for report in reports.values()
                 ]
                 told = [row for row in rows if row is not None]
+                for row in told:
+                    self._admitted_copy(row.place.partition)
                 if told:
                     for row in told:
                         returning.tell(admit_message([row]), [Demanded(row.place, 1)])

@@ -7,7 +7,7 @@ columns, and no array is made for it.
 Invariants:
 
 - An item speaks of its partition alone: a COMMIT is applied there and nowhere else, a COMMIT_UPTO
-  has one row, a ROLLBACK one run.
+  has one row, a ROLLBACK one run, and OUTCOMES are those of the partition.
 - Of what ``checked_message`` passes ``replicated_of`` makes items, or raises ``FrameError``.
 
 Left out: which item may follow on which (W3), and to which admission it belongs (W2).
@@ -24,6 +24,7 @@ from ...wal.records import (
     CommitUptoRecord,
     Opened,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     RecordType,
@@ -42,12 +43,14 @@ from ...wal.records.shapes import (
 from ..net.frames import FrameError, Message
 from ..net.kinds import BY_NAME
 
-Streamed: TypeAlias = OpenRecord | PrepareRecord | CommitRecord | CommitUptoRecord | RollbackRecord
+Ending: TypeAlias = CommitRecord | RollbackRecord | OutcomesRecord
+"""What a partition's stream has about the ends of transactions of several partitions."""
+Streamed: TypeAlias = OpenRecord | PrepareRecord | CommitUptoRecord | Ending
 
 _REPLICATE, _STORED = BY_NAME["replicate"], BY_NAME["stored"]
 _PREPARE, _COMMIT = int(RecordType.PREPARE), int(RecordType.COMMIT)
 _COMMIT_UPTO, _ROLLBACK = int(RecordType.COMMIT_UPTO), int(RecordType.ROLLBACK)
-_OPEN = int(RecordType.OPEN)
+_OPEN, _OUTCOMES = int(RecordType.OPEN), int(RecordType.OUTCOMES)
 _NO_ID = bytes(ID_SIZE)
 _VALUES = frozenset({bytes, type(None)})
 
@@ -130,6 +133,8 @@ def _head(record: Streamed, partition: int) -> tuple[Any, ...]:
         return _COMMIT_UPTO, _NO_ID, 0, 0, row.epoch, row.last, 1, None
     if isinstance(record, OpenRecord):
         return _OPEN, _NO_ID, 0, 0, record.rows[0].epoch, 1, 1, None
+    if isinstance(record, OutcomesRecord):
+        return _OUTCOMES, _NO_ID, 0, 0, 0, 1, 1, record.fields()
     (run,) = record.runs
     return _ROLLBACK, record.tx_id, record.attempt, record.time, *run[1:], record.reason
 
@@ -222,7 +227,7 @@ def _items(heads: list[list[Any]], tails: list[list[Any]]) -> Iterator[Item]:
 
 def _ending(
     kind: int, tx_id: bytes, attempt: int, time: int, run: Run, more: Any
-) -> OpenRecord | CommitRecord | CommitUptoRecord | RollbackRecord:
+) -> OpenRecord | CommitUptoRecord | Ending:
     """Return the record that ends a transaction, or several, or opens an epoch."""
     if kind == _OPEN:
         return OpenRecord(rows=(Opened(run.partition, run.epoch),))
@@ -232,6 +237,11 @@ def _ending(
         return RollbackRecord(
             tx_id=tx_id, time=time, reason=checked_text(more), runs=(run,), attempt=attempt
         )
+    if kind == _OUTCOMES:
+        outcomes = OutcomesRecord.of(more)
+        if outcomes.partition != run.partition:
+            raise ValueError(f"OUTCOMES of partition {outcomes.partition}")
+        return outcomes
     if kind != _COMMIT:
         raise ValueError(f"a record of type {kind}")
     check_numbers(more, 4)

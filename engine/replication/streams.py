@@ -1,13 +1,14 @@
 """The streams of a member: what it tells the copies of the partitions that it serves, in order.
 
 A *stream* belongs to one partition and one epoch, and has numbered items, from 1 on: the OPEN of
-the epoch, then PREPARE, COMMIT_UPTO and ROLLBACK.  Each other copy that gets it is a *follower*: it
-logs item n behind item n - 1, and says up to which number it has everything durable (W3).  One that
-is catching up begins behind the item that was the last when it was admitted, and counts for nothing
-until it joins (B7).  Those that count are the ack set.
+the epoch, then PREPARE, COMMIT_UPTO, COMMIT, ROLLBACK and OUTCOMES.  Each other copy that gets it
+is a *follower*: it logs item n behind item n - 1, and says up to which number it has everything
+durable (W3).  One that is catching up begins behind the item that was the last when it was
+admitted, and counts for nothing until it joins (B7).  Those that count are the ack set.
 
 An item is *everywhere* when it is durable here and at every follower that counts.  A one-group
 transaction whose PREPARE is everywhere has committed, and nobody needs to hear of it first (T15).
+One of several groups is *prepared* here then, and all of them decide (T6).
 
 An example, of a stream with the followers b and c:
 
@@ -42,7 +43,7 @@ from uuid import UUID
 from ...affinity.topology import Incarnation
 from ...wal.records import CommitUptoRecord, Opened, OpenRecord, PrepareRecord, Upto
 from .reports import Acknowledged
-from .stream import Item, StoredUpto, Streamed
+from .stream import Ending, Item, StoredUpto, Streamed
 
 BY_TAKEOVER = 0
 """The admission of a copy that is in the set since the epoch was given (W2)."""
@@ -55,12 +56,14 @@ NEARLY_ITEMS = 64
 class Kept(NamedTuple):
     """What is kept of an item until every follower has it.
 
-    ``last`` is the update number up to which everything has committed once it is everywhere, 0 if
-    it has none; ``waits`` is who is answered then.
+    ``last`` is the last update number of a PREPARE.  ``commits`` is the update number up to which
+    everything of this partition alone has committed once the item is everywhere, 0 if that says
+    nothing of it; ``waits`` is who is told then.
     """
 
     record: Streamed
     last: int
+    commits: int
     size: int
     waits: object
 
@@ -189,7 +192,7 @@ class PartitionStream:
         while self.everywhere < durable:
             item = self._items[self.everywhere - self._dropped]
             self.everywhere += 1
-            self.committed = max(self.committed, item.last)
+            self.committed = max(self.committed, item.commits)
             self.bytes -= item.size
             if item.waits is not None:
                 answered.append(item.waits)
@@ -263,7 +266,7 @@ class Streams:
             follower.behind = self._behind.setdefault(copy.member, {})
         if stream.followers:
             record = OpenRecord(rows=(Opened(partition, epoch),))
-            self.add(partition, Kept(record, 0, ITEM_OVERHEAD, None), now)
+            self.add(partition, Kept(record, 0, 0, ITEM_OVERHEAD, None), now)
             self.logged(partition, 1)
 
     def close(self, partition: int) -> PartitionStream | None:
@@ -364,7 +367,7 @@ class Streams:
             if stream.committed == row.last:
                 self._untold.pop(row.partition, None)
             if stream.followers:
-                item = Kept(CommitUptoRecord(rows=(row,)), 0, ITEM_OVERHEAD, None)
+                item = Kept(CommitUptoRecord(rows=(row,)), 0, 0, ITEM_OVERHEAD, None)
                 added.append((row.partition, self.add(row.partition, item, now)))
         return added
 
@@ -377,8 +380,19 @@ class Streams:
         if stream is None or stream.epoch != record.run.epoch:
             return 0
         last = record.run.first + record.run.count - 1
-        item = Kept(record, last, size + ITEM_OVERHEAD, waits)
+        commits = last if len(record.participants) == 1 else 0
+        item = Kept(record, last, commits, size + ITEM_OVERHEAD, waits)
         return self.add(record.run.partition, item, now)
+
+    def end(self, partition: int, epoch: int, record: Ending, waits: object, now: float) -> int:
+        """Add what became of transactions, which is in the own log now; return its number.
+
+        0 if the epoch has ended meanwhile.
+        """
+        stream = self._open.get(partition)
+        if stream is None or stream.epoch != epoch:
+            return 0
+        return self.add(partition, Kept(record, 0, 0, ITEM_OVERHEAD, waits), now)
 
     # -------------------------------------------------------------- what is sent
 

@@ -53,6 +53,7 @@ from ...wal.records import (
     IngestRecord,
     NamespaceRecord,
     OpenRecord,
+    OutcomesRecord,
     Record,
     RollbackRecord,
     Run,
@@ -224,7 +225,9 @@ class _Log:
             case SettleRecord(transactions=()):
                 for closed in record.closed:
                     _add(self.numbers[record.partition], closed.first - 1, closed.count)
-            case OpenRecord() | EpochRecord() | CheckpointRecord() | IdleRecord() | UnknownRecord():
+            case OpenRecord() | OutcomesRecord() | EpochRecord() | CheckpointRecord():
+                pass
+            case IdleRecord() | UnknownRecord():
                 pass
             case _:
                 name = type(record).__name__.removesuffix("Record")

@@ -15,6 +15,7 @@ from ...wal.records import (
     CommitRecord,
     CommitUptoRecord,
     OpenRecord,
+    OutcomesRecord,
     PrepareRecord,
     Run,
     SettleRecord,
@@ -30,6 +31,7 @@ CopyRecord = (
     | SuppliedRecord
     | ClearRecord
     | AdmitRecord
+    | OutcomesRecord
 )
 
 
@@ -105,6 +107,20 @@ def copy_document(record: CopyRecord) -> dict[str, Any]:
                 "hwm": record.hwm,
                 "dropped": [tx_id.hex() for tx_id in record.dropped],
             }
+        case OutcomesRecord():
+            return {
+                "partition": record.partition,
+                "committed": [
+                    {
+                        "tx": one.tx_id.hex(),
+                        "attempt": one.attempt,
+                        "run": run_document(one.run),
+                        "participants": [row._asdict() for row in one.participants],
+                    }
+                    for one in record.committed
+                ],
+                "forgotten": [tx_id.hex() for tx_id in record.forgotten],
+            }
 
 
 def copy_details(record: CopyRecord) -> Iterator[str]:
@@ -136,6 +152,10 @@ def copy_details(record: CopyRecord) -> Iterator[str]:
         case AdmitRecord():
             yield f"p{record.partition} admission {record.admission}"
             yield f"LWM {record.lwm}, {len(record.ranges)} ranges, HWM {record.hwm}"
+        case OutcomesRecord():
+            yield f"p{record.partition}"
+            yield from (f"{one.tx_id.hex()} committed" for one in record.committed)
+            yield from (f"{tx_id.hex()} forgotten" for tx_id in record.forgotten)
 
 
 def run_document(run: Run) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ...wal.records import (
     DropNamespaceRecord,
     IngestRecord,
     NamespaceRecord,
+    OutcomesRecord,
     PrepareRecord,
     RollbackRecord,
     Run,
@@ -187,6 +188,8 @@ def ids_of(record: AnyRecord) -> list[bytes]:
             return [one.tx_id for one in record.transactions]
         case AdmitRecord():
             return list(record.dropped)
+        case OutcomesRecord():
+            return [*(one.tx_id for one in record.committed), *record.forgotten]
         case _:
             return []
 

@@ -33,6 +33,7 @@ from ...wal.records import (
     IngestRecord,
     NamespaceRecord,
     OpenRecord,
+    OutcomesRecord,
     PrepareRecord,
     Record,
     RollbackRecord,
@@ -198,6 +199,7 @@ _TYPES: dict[type, str] = {
     SuppliedRecord: "supplied",
     ClearRecord: "clear",
     AdmitRecord: "admit",
+    OutcomesRecord: "outcomes",
 }
 
 TYPE_NAMES = (*_TYPES.values(), "unknown", "undecodable")

@@ -3,7 +3,7 @@
 SETTLE and OPEN end an epoch change: the list of what becomes of every unfinished transaction and of
 every gap of older epochs, and the word that it counts.  CLEAR, SUPPLIED and ADMIT bring a copy that
 was away up to its group: what it has counts for nothing any more, this is what it lacked, and this
-is the state from which it follows the stream.
+is the state from which it follows the stream.  OUTCOMES tell which commits others may ask about.
 
 Left out: transactions (``transactions``), and what a fold makes of all this
 (``checkpoints.replay``).
@@ -33,6 +33,7 @@ from .shapes import (
     rows_of,
     runs_of,
 )
+from .transactions import Participant
 
 DIGEST_SIZE = 25
 
@@ -314,3 +315,58 @@ class AdmitRecord:
             hwm=hwm,
             dropped=tuple(map(checked_id, dropped)),
         )
+
+
+class Committed(NamedTuple):
+    """A transaction of several partitions that has committed, with its numbers in one of them.
+
+    It is remembered until all ``participants`` have it, and ``near`` waits for nothing of it: the
+    member that has led it, and the boot of that.
+    """
+
+    tx_id: bytes
+    attempt: int
+    near: tuple[bytes, int]
+    time: int
+    run: Run
+    participants: tuple[Participant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomesRecord:
+    """What a partition has to remember of transactions of several partitions, and what not.
+
+    ``committed`` are remembered, since others may ask; nobody asks any more for those that are
+    ``forgotten``.
+    """
+
+    partition: int
+    committed: tuple[Committed, ...] = ()
+    forgotten: tuple[bytes, ...] = ()
+
+    def fields(self) -> tuple[object, ...]:
+        """Return the fields in the order of the format."""
+        rows = [(*one[:4], one.run, flatten(one.participants)) for one in self.committed]
+        return self.partition, rows, self.forgotten
+
+    @staticmethod
+    def of(body: list[Any]) -> OutcomesRecord:
+        """Return the record with these fields."""
+        partition, rows, forgotten = body[:3]
+        return OutcomesRecord(
+            partition=checked_number(partition),
+            committed=tuple(map(_committed, rows)),
+            forgotten=tuple(map(checked_id, forgotten)),
+        )
+
+
+def _committed(row: list[Any]) -> Committed:
+    tx_id, attempt, (member, boot), time, flat, participants = row[:6]
+    return Committed(
+        checked_id(tx_id),
+        checked_number(attempt),
+        (checked_id(member), checked_number(boot)),
+        checked_number(time),
+        checked_run(flat),
+        tuple(Participant(*one) for one in rows_of(participants, 3)),
+    )

@@ -24,6 +24,7 @@ from .partitions import (
     EpochRecord,
     IngestRecord,
     OpenRecord,
+    OutcomesRecord,
     SettleRecord,
     SuppliedRecord,
 )
@@ -65,6 +66,7 @@ Record = (
     | SuppliedRecord
     | ClearRecord
     | AdmitRecord
+    | OutcomesRecord
     | NamespaceRecord
     | DropNamespaceRecord
     | EpochRecord
@@ -123,6 +125,7 @@ RECORD_FORMS = (
     ),
     RecordForm(RecordType.IDLE, MAY_BE_IGNORED, IdleRecord, IdleRecord.fields, IdleRecord.of),
     RecordForm(RecordType.ADMIT, 0, AdmitRecord, AdmitRecord.fields, AdmitRecord.of),
+    RecordForm(RecordType.OUTCOMES, 0, OutcomesRecord, OutcomesRecord.fields, OutcomesRecord.of),
 )
 """All records that stand in frames; a SEAL stands in none."""
 

@@ -30,6 +30,7 @@ class RecordType(IntEnum):
     IDLE = 16
     ADMIT = 17
     SEAL = 18
+    OUTCOMES = 19
 
 
 MAY_BE_IGNORED = 1

@@ -1,0 +1,146 @@
+"""The locks of transactions of several groups at this member, and the requests that wait for them.
+
+What such a transaction writes may have its place in the serial order already, and is not applied
+yet (T12).  So whoever reads it, or writes it, waits until the outcome is known.  Those who prepare
+several groups themselves never wait here: two that hold something would wait for each other.
+
+Invariants:
+
+- All locks of an owner are taken at once, or none is.
+- A request waits for one owner, and is looked at anew when that lets go.
+
+Left out: who conflicts with whom (``tx.locks``), and when locks end (``participating``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, count
+from typing import NamedTuple
+
+from ...tx.locks import KeyLock, LockTable, RangeLock, Want
+from ..data.scan import Range
+from ..data.stored import split_key
+from .client_request import ClientRequest
+from .partitions import RoutedError
+
+HELD_S_MAX = 1.0
+"""Seconds that a request waits for an outcome before its client is told to come again."""
+
+Handler = Callable[[ClientRequest], None]
+
+
+class _Held(NamedTuple):
+    request: ClientRequest
+    handler: Handler
+    until: float
+
+
+class GroupLocks:
+    """Who holds which keys of this member's partitions, and who waits."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._table = LockTable()
+        self._owners = count(1)
+        self._held: dict[int, list[_Held]] = {}
+
+    def __repr__(self) -> str:
+        held = sum(map(len, self._held.values()))
+        return f"<GroupLocks {self._table!r}, {held} requests wait>"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is locked."""
+        return self._table.idle
+
+    # -------------------------------------------------------------- locks
+
+    def take(self, written: Iterable[bytes], read: Iterable[bytes]) -> int | None:
+        """Lock full keys for a new owner, and return it; None if another one is in the way."""
+        wants: list[Want] = [KeyLock(key) for key in written]
+        wants += [KeyLock(key, exclusive=False) for key in read]
+        if not self.idle and any(self._table.holders(want) for want in wants):
+            return None
+        owner = next(self._owners)
+        for want in wants:
+            self._table.request(owner, want)
+        return owner
+
+    def release(self, owner: int) -> None:
+        """Let go of all locks of an owner; whoever waits for it goes on."""
+        self._table.release(owner)
+        for held in self._held.pop(owner, ()):
+            held.request.carry_out(held.handler)
+
+    # -------------------------------------------------------------- who is in the way
+
+    def in_way_of(
+        self,
+        written: Iterable[bytes] = (),
+        read: Iterable[bytes] = (),
+        ranges: Iterable[tuple[Sequence[int], Range]] = (),
+    ) -> int | None:
+        """Return an owner who is in the way of writes and reads, None if there is none.
+
+        ``ranges`` are partitions with a range of one of their maps.
+        """
+        if self.idle:
+            return None
+        wants: Iterable[Want] = chain(
+            map(KeyLock, written),
+            (KeyLock(key, exclusive=False) for key in read),
+            (
+                RangeLock(*wanted.bounds(partition))
+                for partitions, wanted in ranges
+                for partition in partitions
+            ),
+        )
+        for want in wants:
+            holders = self._table.holders(want)
+            if holders:
+                return min(holders)
+        return None
+
+    def first_written(
+        self, partitions: Iterable[int], wanted: Range, *, reverse: bool
+    ) -> tuple[bytes, int] | None:
+        """Return the first key of a range that is being written, and by whom."""
+        if self.idle:
+            return None
+        found = [
+            (split_key(full_key)[2], full_key)
+            for partition in partitions
+            for full_key in self._table.written(*wanted.bounds(partition))
+        ]
+        if not found:
+            return None
+        key, full_key = max(found) if reverse else min(found)
+        return key, min(self._table.holders(KeyLock(full_key)))
+
+    # -------------------------------------------------------------- who waits
+
+    def hold(self, owner: int, request: ClientRequest, handler: Handler) -> None:
+        """Let a request wait until an owner lets go; it is carried out by ``handler`` then."""
+        until = min(self._now() + HELD_S_MAX, request.deadline)
+        self._held.setdefault(owner, []).append(_Held(request, handler, until))
+
+    def tick(self) -> None:
+        """Let those come again who have waited too long."""
+        now = self._now()
+        for owner, waiting in list(self._held.items()):
+            left = [held for held in waiting if held.until >= now]
+            if len(left) == len(waiting):
+                continue
+            if left:
+                self._held[owner] = left
+            else:
+                del self._held[owner]
+            for held in waiting:
+                if held.until < now:
+                    held.request.fail(is_locked())
+
+
+def is_locked() -> RoutedError:
+    """Return the answer for keys of a transaction whose outcome is not known yet."""
+    return RoutedError("wait", "another transaction of several partitions has keys of this locked")

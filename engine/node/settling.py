@@ -1,0 +1,251 @@
+"""How transactions of several groups end without their near member, and are forgotten.
+
+Whoever has a part that is prepared, and hears no decision, asks the other groups (T10).  All have
+prepared: it has committed.  One has refused: it is rolled back.  Everybody who asks comes to the
+same, so several may.
+
+A commit is remembered, for groups that do not know it yet ask about it (T14).  Once all copies of a
+partition have its end, the primary tells the *collector*: the primary of the lowest partition that
+takes part.  Once that has heard of all, and the near member has gone or waits for nothing of it any
+more, it tells all to forget it.
+
+Invariants:
+
+- Nothing is forgotten before each group has the end on every copy, and nobody else waits for it.
+- What was lost on the way is said again, after pauses that grow.
+
+Left out: the answers (``participating``), and how it is decided otherwise (``near``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from ...affinity.topology import Incarnation, Topology
+from ...wal.records import Committed, OutcomesRecord
+from .log import Haste, NodeLog
+from .participating import Participating, Work
+from .partitions import Partitions
+from .post import Post
+from .prepared import EndCommit
+from .tx_messages import (
+    Decided,
+    PreparedPart,
+    Question,
+    RefusedPart,
+    forget_message,
+    ids_message,
+    question_message,
+    settled_message,
+)
+
+PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
+"""Seconds between two questions, and between two words that something has settled."""
+TELL_S = 0.25
+"""Seconds between looks at what has settled."""
+
+
+class Settling:
+    """What one incarnation settles as a primary."""
+
+    def __init__(
+        self,
+        log: NodeLog,
+        partitions: Partitions,
+        participating: Participating,
+        post: Post,
+        now: Callable[[], float],
+    ) -> None:
+        self._log = log
+        self._partitions = partitions
+        self._participating = participating
+        self._post = post
+        self._now = now
+        self._topology = Topology()
+        self._everywhere: dict[int, set[bytes]] = {}
+        """Commits whose end every copy of a partition has, by partition served here."""
+        self._due: dict[tuple[int, bytes], tuple[float, float]] = {}
+        """When the collector is told again, and the pause behind that."""
+        self._having: dict[tuple[int, bytes], set[int]] = {}
+        """At the collector: the partitions that have the end of a commit."""
+        self._ripe: dict[bytes, Committed] = {}
+        """At the collector: what all partitions have, while the near member may wait for it."""
+        self._going: set[tuple[int, bytes]] = set()
+        """What is about to be forgotten here."""
+        self._told_at = float("-inf")
+        participating.committed_here = self._committed
+
+    def __repr__(self) -> str:
+        return f"<Settling {sum(map(len, self._everywhere.values()))} commits>"
+
+    def _remembered(self, partition: int) -> dict[bytes, Committed]:
+        return self._log.state.copies.remembered.get(partition, {})
+
+    def _serves(self, partition: int) -> bool:
+        return self._partitions.is_open(partition)
+
+    # -------------------------------------------------------------- questions
+
+    def tick(self) -> None:
+        """Ask about what hears no decision, and say what has settled."""
+        now = self._now()
+        for work in self._participating.prepared():
+            if work.decided is None and now >= work.ask_at:
+                work.ask_at = now + work.pause
+                work.pause = min(2 * work.pause, PAUSE_S_MAX)
+                self._ask(work)
+        if now >= self._told_at + TELL_S:
+            self._told_at = now
+            self._tell_settled(now)
+            self._ask_over()
+
+    def _ask(self, work: Work) -> None:
+        near = work.near.member.bytes, work.near.boot
+        for partition, epoch, _ in work.participants:
+            if partition == work.partition or partition in work.answers:
+                continue
+            author = self._topology.partitions[partition].author
+            if self._topology.is_present(author):
+                question = Question(work.tx_id, work.attempt, near, partition, epoch)
+                self._post.tell(author, question_message(question))
+
+    def prepared(self, part: PreparedPart) -> None:
+        """Take it that another group has prepared its part."""
+        for work in self._participating.works_of(part.tx_id):
+            partition = part.run.partition
+            if work.attempt != part.attempt or work.partition == partition or work.run is None:
+                continue
+            work.answers[partition] = part
+            others = {row.partition for row in work.participants} - {work.partition}
+            if work.decided is None and work.answers.keys() >= others:
+                parts = [*work.answers.values(), work.part()]
+                runs = tuple(sorted(one.run for one in parts))
+                time = max(one.time for one in parts)
+                decided = Decided(work.tx_id, work.attempt, runs, time)
+                self._participating.end(work, decided)
+
+    def refused(self, part: RefusedPart) -> None:
+        """Take it that another group will never have its part."""
+        for work in self._participating.works_of(part.tx_id):
+            if work.attempt != part.attempt or work.partition == part.partition:
+                continue
+            if work.decided is None and work.run is not None:
+                self._participating.end(work, Decided(work.tx_id, work.attempt, (), 0))
+
+    # -------------------------------------------------------------- settled, forgotten
+
+    def _committed(self, partition: int, tx_id: bytes) -> None:
+        """Take it that every copy of a partition has the end of a commit."""
+        if partition in self._everywhere:
+            self._everywhere[partition].add(tx_id)
+
+    def sealed(self, partition: int) -> None:
+        """Leave a partition to its next author."""
+        gone = self._everywhere.pop(partition, ())
+        for tx_id in gone:
+            self._due.pop((partition, tx_id), None)
+        self._having = {key: known for key, known in self._having.items() if key[0] != partition}
+        self._ripe = {
+            tx_id: one for tx_id, one in self._ripe.items() if one.run.partition != partition
+        }
+        self._going = {key for key in self._going if key[0] != partition}
+
+    def opened(self, partition: int) -> None:
+        """Take it that all copies have what is remembered: the settle list has seen to that."""
+        self._everywhere[partition] = set(self._remembered(partition))
+
+    def admitted(self, partition: int) -> None:
+        """Let a copy that follows from now on know what is remembered."""
+        for record in self._log.state.copies.outcomes(partition):
+            assert isinstance(record, OutcomesRecord)
+            self._log.put(self._outcomes(record), Haste.COURTESY)
+
+    def _outcomes(self, record: OutcomesRecord, forgotten: Iterable[bytes] = ()) -> EndCommit:
+        partition = record.partition
+        commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
+        commit.then = lambda: self._log.fold(commit.ended(), lambda: None)
+        commit.undo = lambda: self._going.difference_update((partition, one) for one in forgotten)
+        return commit
+
+    def _tell_settled(self, now: float) -> None:
+        told: dict[Incarnation, list[tuple[int, int, bytes]]] = {}
+        for partition, known in self._everywhere.items():
+            for tx_id in sorted(known):
+                committed = self._remembered(partition).get(tx_id)
+                if committed is None:
+                    known.discard(tx_id)
+                    self._due.pop((partition, tx_id), None)
+                    continue
+                at, pause = self._due.get((partition, tx_id), (now, PAUSE_S))
+                if at > now:
+                    continue
+                self._due[partition, tx_id] = now + pause, min(2 * pause, PAUSE_S_MAX)
+                collector = min(row.partition for row in committed.participants)
+                author = self._topology.partitions[collector].author
+                told.setdefault(author, []).append((collector, partition, tx_id))
+        for author, rows in told.items():
+            self._post.tell(author, settled_message(rows))
+
+    def settled(self, sender: Incarnation, rows: Iterable[tuple[int, int, bytes]]) -> None:
+        """Take it, as the collector, that partitions have the ends of commits."""
+        forgotten: list[tuple[int, bytes]] = []
+        for collector, partition, tx_id in rows:
+            if collector not in self._everywhere or not self._serves(collector):
+                continue
+            committed = self._remembered(collector).get(tx_id)
+            if committed is None:
+                if not self._participating.has(collector, tx_id):
+                    forgotten.append((partition, tx_id))  # all have settled, and it got lost
+                continue
+            having = self._having.setdefault((collector, tx_id), set())
+            having.add(partition)
+            if having >= {row.partition for row in committed.participants}:
+                del self._having[collector, tx_id]
+                self._ripe[tx_id] = committed
+        if forgotten:
+            self._post.tell(sender, forget_message(forgotten))
+
+    def _ask_over(self) -> None:
+        """Ask near members which transactions are over for them."""
+        asked: dict[Incarnation, list[bytes]] = {}
+        for tx_id, committed in list(self._ripe.items()):
+            member, boot = committed.near
+            near = Incarnation(UUID(bytes=member), boot)
+            if self._topology.is_present(near):
+                asked.setdefault(near, []).append(tx_id)
+            else:
+                self.over([tx_id])
+        for near, tx_ids in asked.items():
+            self._post.tell(near, ids_message("ask-over", tx_ids))
+
+    def over(self, tx_ids: Iterable[bytes]) -> None:
+        """Let commits be forgotten for which nobody waits any more."""
+        for tx_id in tx_ids:
+            committed = self._ripe.pop(tx_id, None)
+            if committed is not None:
+                self._forget_all(committed)
+
+    def _forget_all(self, committed: Committed) -> None:
+        told: dict[Incarnation, list[tuple[int, bytes]]] = {}
+        for partition, _, _ in committed.participants:
+            author = self._topology.partitions[partition].author
+            told.setdefault(author, []).append((partition, committed.tx_id))
+        for author, rows in told.items():
+            self._post.tell(author, forget_message(rows))
+
+    def forget(self, rows: Iterable[tuple[int, bytes]]) -> None:
+        """Forget commits that nobody asks about any more."""
+        by_partition: dict[int, list[bytes]] = {}
+        for partition, tx_id in rows:
+            known = self._remembered(partition) if self._serves(partition) else {}
+            if tx_id in known and (partition, tx_id) not in self._going:
+                self._going.add((partition, tx_id))
+                by_partition.setdefault(partition, []).append(tx_id)
+        for partition, forgotten in by_partition.items():
+            record = OutcomesRecord(partition=partition, forgotten=tuple(forgotten))
+            self._log.put(self._outcomes(record, forgotten), Haste.COURTESY)
+
+    def decided(self, topology: Topology) -> None:
+        """Take over decisions that have taken effect here."""
+        self._topology = topology

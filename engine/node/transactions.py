@@ -1,0 +1,110 @@
+"""Transactions of several groups, at one member: as near member, as primary, as settler.
+
+Left out: what they do (``near``, ``participating``, ``settling``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...affinity.topology import Incarnation, Topology
+from ..net.frames import Message
+from ..net.kinds import BY_NUMBER
+from ..replication.streams import Streams
+from .group_locks import GroupLocks
+from .log import NodeLog
+from .near import Near
+from .outflow import Outflow
+from .participating import Participating
+from .partitions import Partitions
+from .post import Post
+from .settling import Settling
+from .tx_messages import KINDS, message_of
+
+
+class Transactions:
+    """The three roles of one incarnation, and what they hear."""
+
+    def __init__(
+        self,
+        me: Incarnation,
+        log: NodeLog,
+        partitions: Partitions,
+        streams: Streams,
+        outflow: Outflow,
+        now: Callable[[], float],
+        reached: Callable[[str], None],
+    ) -> None:
+        self.locks = GroupLocks(now)
+        post = Post(me, outflow)
+        self.near = Near(me, post, log.new_id, now, reached)
+        self.participating = Participating(log, partitions, streams, self.locks, post, now, reached)
+        self.settling = Settling(log, partitions, self.participating, post, now)
+        post.deliver = self.arrived
+        log.advanced = self.participating.advanced
+
+    def __repr__(self) -> str:
+        return f"<Transactions: {self.near!r}, {self.participating!r}, {self.settling!r}>"
+
+    @staticmethod
+    def takes(kind: str) -> bool:
+        """Tell whether messages of a kind are about transactions of several groups."""
+        return kind in KINDS
+
+    def arrived(self, sender: Incarnation, message: Message) -> None:
+        """Take what a member says; ``FrameError`` if that cannot be."""
+        told = message_of(message)
+        match BY_NUMBER[message[0]].name:
+            case "lock":
+                self.participating.lock(sender, told)
+            case "locked":
+                self.near.locked(*told)
+            case "unlock":
+                self.participating.unlock(sender, *told[:2])
+            case "confirm":
+                self.participating.confirm(sender, told)
+            case "confirmed":
+                self.near.confirmed(*told)
+            case "prepare":
+                self.participating.prepare(sender, told)
+            case "prepared":
+                self.near.prepared(told)
+                self.settling.prepared(told)
+            case "refused":
+                self.near.refused(told)
+                self.settling.refused(told)
+            case "decision":
+                self.participating.decision(*told)
+            case "question":
+                self.participating.question(sender, told)
+            case "ask-over":
+                self.near.asked_over(sender, *told)
+            case "over":
+                self.settling.over(*told)
+            case "settled":
+                self.settling.settled(sender, told)
+            case "forget":
+                self.settling.forget(told)
+
+    def decided(self, topology: Topology) -> None:
+        """Take over decisions that have taken effect here."""
+        self.settling.decided(topology)
+        self.participating.decided(topology)
+        self.near.decided(topology)
+
+    def sealed(self, partition: int) -> None:
+        """Drop what belongs to an older epoch of a partition (K2)."""
+        self.participating.sealed(partition)
+        self.settling.sealed(partition)
+
+    def opened(self, partition: int) -> None:
+        """Go on with what is pending in a partition that is served from now on."""
+        self.participating.opened(partition)
+        self.settling.opened(partition)
+
+    def tick(self) -> None:
+        """Go on with what waits for time."""
+        self.locks.tick()
+        self.near.tick()
+        self.participating.tick()
+        self.settling.tick()

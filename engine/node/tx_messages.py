@@ -1,0 +1,396 @@
+"""What members say of transactions of several groups, as rows (section 8 of the protocol).
+
+================ ====================================== ==========================================
+message          from, to                               what it asks, or tells
+================ ====================================== ==========================================
+lock             near, primary                          locks on what is written
+locked           primary, near                          None, or why not
+unlock           near, primary                          let go of them
+confirm          near, primary                          whether what was read is so still
+confirmed        primary, near                          None, or why not
+prepare          near, primary                          to prepare a part
+prepared         primary, near or settler               it is on every copy
+refused          primary, near or settler               it never will be
+decision         near, primary                          what all groups have come to
+question         settler, primary                       which of both
+settled          primary, primary of the collector      all copies here have the end
+ask-over         collector, near                        whether it waits for nothing any more
+over             near, collector                        for these not
+forget           collector, primaries                   nobody will ask any more
+================ ====================================== ==========================================
+
+Keys are full keys: partition, map, key of the user.  An ``ask`` is the number that the near member
+gives to each try.
+
+Left out: who sends them, and when (``near``, ``participating``, ``settling``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ...affinity.errors import TidelogError
+from ...wal.records import Participant, Run, flatten
+from ...wal.records.shapes import (
+    UNDECODABLE,
+    check_numbers,
+    checked_id,
+    checked_number,
+    checked_text,
+    rows_of,
+    runs_of,
+)
+from ..data.stored import PREFIX_SIZE, split_key
+from ..net.failures import Failure, error_of, failure_of
+from ..net.frames import FrameError, Message
+from ..net.kinds import BY_NAME, BY_NUMBER
+from .partitions import RoutedError
+
+ROUTED = frozenset(("remap", "wait", "again"))
+EARLIER = "earlier"
+
+R = TypeVar("R")
+
+
+class ReadKey(NamedTuple):
+    """A key that was read, by its full key, and the version that it had."""
+
+    full_key: bytes
+    epoch: int
+    counter: int
+
+
+class ReadSpan(NamedTuple):
+    """A range of a map that was read in one partition, and what was there."""
+
+    namespace: int
+    low: bytes
+    high: bytes | None
+    count: int  # type: ignore[assignment]  # hides the method of tuples, which nobody needs
+    digest: bytes
+
+
+class LockWanted(NamedTuple):
+    """What is asked to be locked in one partition; ``given`` is the id that a user gave."""
+
+    ask: int
+    tx_id: bytes
+    attempt: int
+    given: bytes | None
+    partition: int
+    epoch: int
+    keys: list[bytes]
+
+
+class ConfirmWanted(NamedTuple):
+    """What was read in one partition, and has to be so still."""
+
+    ask: int
+    partition: int
+    reads: list[ReadKey]
+    ranges: list[ReadSpan]
+
+
+class PrepareWanted(NamedTuple):
+    """What one partition has of a transaction.
+
+    ``locked`` tells that its keys were locked before; ``shared`` are keys that stay as they were
+    read until the outcome is known.
+    """
+
+    ask: int
+    tx_id: bytes
+    attempt: int
+    given: bytes | None
+    tag: str | None
+    home: int
+    participants: tuple[Participant, ...]
+    locked: bool
+    partition: int
+    epoch: int
+    keys: list[bytes]
+    values: list[bytes | None]
+    reads: list[ReadKey]
+    ranges: list[ReadSpan]
+    shared: list[bytes]
+
+
+class PreparedPart(NamedTuple):
+    """A part that is on every copy of its partition."""
+
+    tx_id: bytes
+    attempt: int
+    run: Run
+    time: int
+
+
+class RefusedPart(NamedTuple):
+    """A part that never will be, and why."""
+
+    tx_id: bytes
+    attempt: int
+    partition: int
+    failure: Failure
+
+
+class Decided(NamedTuple):
+    """What a transaction has come to: with the numbers of all its parts, none if rolled back."""
+
+    tx_id: bytes
+    attempt: int
+    runs: tuple[Run, ...]
+    time: int
+
+    @property
+    def commits(self) -> bool:
+        """Whether it has committed."""
+        return bool(self.runs)
+
+
+class Question(NamedTuple):
+    """What became of a part; ``near`` is the incarnation that led the transaction."""
+
+    tx_id: bytes
+    attempt: int
+    near: tuple[bytes, int]
+    partition: int
+    epoch: int
+
+
+# ------------------------------------------------------------------ failures
+
+
+class EarlierError(RoutedError):
+    """A transaction under the same id has committed before, at ``time``; users never see this."""
+
+    def __init__(self, time: int) -> None:
+        super().__init__(EARLIER, "a transaction under this id has committed before")
+        self.time = time
+
+
+def told_failure(error: Exception) -> Failure:
+    """Return what travels of an error, those included that users never see."""
+    if isinstance(error, EarlierError):
+        return Failure(EARLIER, str(error), {"time": error.time})
+    if isinstance(error, RoutedError):
+        return Failure(error.answer, str(error), {})
+    return failure_of(error)
+
+
+def error_told(failure: Failure) -> TidelogError:
+    """Return the error that has travelled."""
+    if failure.code == EARLIER and isinstance(failure.fields.get("time"), int):
+        return EarlierError(failure.fields["time"])  # type: ignore[arg-type]  # just looked at
+    if failure.code in ROUTED:
+        return RoutedError(failure.code, failure.message)
+    return error_of(*failure)
+
+
+# ------------------------------------------------------------------ to messages
+
+
+def lock_message(wanted: LockWanted) -> Message:
+    """Return a ``lock``."""
+    return BY_NAME["lock"].message(*wanted)
+
+
+def answer_message(kind: str, ask: int, partition: int, failure: Failure | None) -> Message:
+    """Return a ``locked`` or a ``confirmed``."""
+    return BY_NAME[kind].message(ask, partition, None if failure is None else list(failure))
+
+
+def unlock_message(ask: int, partitions: Sequence[int]) -> Message:
+    """Return an ``unlock``."""
+    return BY_NAME["unlock"].message(ask, list(partitions))
+
+
+def confirm_message(wanted: ConfirmWanted) -> Message:
+    """Return a ``confirm``."""
+    return BY_NAME["confirm"].message(*wanted)
+
+
+def prepare_message(wanted: PrepareWanted) -> Message:
+    """Return a ``prepare``."""
+    return BY_NAME["prepare"].message(
+        *wanted._replace(participants=flatten(wanted.participants))  # type: ignore[arg-type]  # flat on the wire
+    )
+
+
+def prepared_message(part: PreparedPart) -> Message:
+    """Return a ``prepared``."""
+    return BY_NAME["prepared"].message(part.tx_id, part.attempt, list(part.run), part.time)
+
+
+def refused_message(part: RefusedPart) -> Message:
+    """Return a ``refused``."""
+    tx_id, attempt, partition, failure = part
+    return BY_NAME["refused"].message(tx_id, attempt, partition, list(failure))
+
+
+def decision_message(decided: Decided, partitions: Sequence[int]) -> Message:
+    """Return a ``decision`` for some partitions."""
+    tx_id, attempt, runs, time = decided
+    return BY_NAME["decision"].message(tx_id, attempt, flatten(runs), time, list(partitions))
+
+
+def question_message(question: Question) -> Message:
+    """Return a ``question``."""
+    tx_id, attempt, (member, boot), partition, epoch = question
+    return BY_NAME["question"].message(tx_id, attempt, member, boot, partition, epoch)
+
+
+def settled_message(rows: Sequence[tuple[int, int, bytes]]) -> Message:
+    """Return a ``settled``: collector, partition and id of each."""
+    return BY_NAME["settled"].message(*([row[at] for row in rows] for at in range(3)))
+
+
+def forget_message(rows: Sequence[tuple[int, bytes]]) -> Message:
+    """Return a ``forget``: partition and id of each."""
+    return BY_NAME["forget"].message(*([row[at] for row in rows] for at in range(2)))
+
+
+def ids_message(kind: str, tx_ids: Sequence[bytes]) -> Message:
+    """Return an ``ask-over`` or an ``over``."""
+    return BY_NAME[kind].message(list(tx_ids))
+
+
+# ------------------------------------------------------------------ from messages
+
+
+def message_of(message: Message) -> Any:
+    """Return what a message says, as one of the rows here, or a tuple; ``FrameError`` if it cannot.
+
+    ``locked``, ``confirmed`` and ``unlock`` are (ask, partition or partitions, failure), a
+    ``decision`` is (decided, partitions), ``settled`` and ``forget`` are lists of rows, and the
+    others of ids alone are (ids,).
+    """
+    kind = BY_NUMBER[message[0]].name
+    try:
+        return _READERS[kind](*message[1:])
+    except UNDECODABLE as error:
+        raise FrameError(f"{kind}: {error}") from None
+
+
+def _lock(
+    ask: int, tx_id: bytes, attempt: int, given: bytes | None, partition: int, epoch: int,
+    keys: list[bytes],
+) -> LockWanted:  # fmt: skip
+    check_numbers((ask, attempt, partition, epoch), 4)
+    _check_keys(keys, partition)
+    return LockWanted(ask, checked_id(tx_id), attempt, given, partition, epoch, keys)
+
+
+def _answer(ask: int, partition: int, failure: list[Any] | None) -> tuple[int, int, Failure | None]:
+    return ask, partition, None if failure is None else _failure(failure)
+
+
+def _confirm(ask: int, partition: int, reads: list[Any], ranges: list[Any]) -> ConfirmWanted:
+    return ConfirmWanted(ask, partition, _reads(reads, partition), _spans(ranges))
+
+
+def _prepare(
+    ask: int, tx_id: bytes, attempt: int, given: bytes | None, tag: str | None, home: int,
+    participants: list[int], locked: bool, partition: int, epoch: int, keys: list[bytes],
+    values: list[bytes | None], reads: list[Any], ranges: list[Any], shared: list[bytes],
+) -> PrepareWanted:  # fmt: skip
+    check_numbers((ask, attempt, home, partition, epoch), 5)
+    _check_keys(keys, partition)
+    _check_keys(shared, partition)
+    if not keys or len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys with {len(values)} values")
+    if not {bytes, type(None)}.issuperset(map(type, values)):
+        raise ValueError("a value that is not bytes")
+    rows = tuple(Participant(*row) for row in rows_of(participants, 3))
+    if Participant(partition, epoch, len(keys)) not in rows:
+        raise ValueError(f"partition {partition} does not take part as prepared")
+    return PrepareWanted(
+        ask, checked_id(tx_id), attempt, given, tag, home, rows, locked, partition, epoch, keys,
+        values, _reads(reads, partition), _spans(ranges), shared,
+    )  # fmt: skip
+
+
+def _prepared(tx_id: bytes, attempt: int, run: list[int], time: int) -> PreparedPart:
+    check_numbers((attempt, time), 2)
+    check_numbers(run, 4)
+    (one,) = runs_of(run)
+    return PreparedPart(checked_id(tx_id), attempt, one, time)
+
+
+def _refused(tx_id: bytes, attempt: int, partition: int, failure: list[Any]) -> RefusedPart:
+    return RefusedPart(checked_id(tx_id), attempt, partition, _failure(failure))
+
+
+def _decision(
+    tx_id: bytes, attempt: int, runs: list[int], time: int, partitions: list[int]
+) -> tuple[Decided, list[int]]:
+    check_numbers((attempt, time), 2)
+    check_numbers(runs, 4)
+    return Decided(checked_id(tx_id), attempt, runs_of(runs), time), partitions
+
+
+def _question(
+    tx_id: bytes, attempt: int, member: bytes, boot: int, partition: int, epoch: int
+) -> Question:
+    check_numbers((attempt, boot, partition, epoch), 4)
+    return Question(checked_id(tx_id), attempt, (checked_id(member), boot), partition, epoch)
+
+
+def _settled(
+    collectors: list[int], partitions: list[int], txs: list[bytes]
+) -> list[tuple[int, int, bytes]]:
+    return list(zip(collectors, partitions, map(checked_id, txs), strict=True))
+
+
+def _forget(partitions: list[int], txs: list[bytes]) -> list[tuple[int, bytes]]:
+    return list(zip(partitions, map(checked_id, txs), strict=True))
+
+
+def _failure(fields: list[Any]) -> Failure:
+    code, message, more = fields
+    if not isinstance(more, dict):
+        raise ValueError(f"{more!r} are not the fields of an error")
+    return Failure(checked_text(code), checked_text(message), more)
+
+
+def _reads(rows: list[Any], partition: int) -> list[ReadKey]:
+    found = [ReadKey(key, epoch, counter) for key, epoch, counter in rows]
+    _check_keys([one.full_key for one in found], partition)
+    for one in found:
+        check_numbers(one[1:], 2)
+    return found
+
+
+def _spans(rows: list[Any]) -> list[ReadSpan]:
+    found = [ReadSpan(*row) for row in rows]
+    for namespace, low, high, number, digest in found:
+        check_numbers((checked_number(namespace), number), 2)
+        if not {bytes}.issuperset(map(type, (low, digest, high or b""))):
+            raise ValueError("bounds that are not bytes")
+    return found
+
+
+def _check_keys(keys: Sequence[bytes], partition: int) -> None:
+    for key in keys:
+        if type(key) is not bytes or len(key) < PREFIX_SIZE or split_key(key)[0] != partition:
+            raise ValueError(f"a key that is not of partition {partition}")
+
+
+_READERS: dict[str, Any] = {
+    "lock": _lock,
+    "locked": _answer,
+    "unlock": lambda ask, partitions: (ask, partitions, None),
+    "confirm": _confirm,
+    "confirmed": _answer,
+    "prepare": _prepare,
+    "prepared": _prepared,
+    "refused": _refused,
+    "decision": _decision,
+    "question": _question,
+    "ask-over": lambda txs: (list(map(checked_id, txs)),),
+    "over": lambda txs: (list(map(checked_id, txs)),),
+    "settled": _settled,
+    "forget": _forget,
+}
+KINDS = frozenset(_READERS)
+"""The names of these messages."""
