@@ -27,8 +27,8 @@ from ..affinity.changes import Decision
 from ..affinity.topology import PartitionCopies, Topology
 from ..engine.node.member import RunningMember
 from ..tx.counter import PartitionUpdateCounter
-from ..tx.numbers import applied_in, without
-from ..wal.records import Run, SettledOutcome
+from ..tx.numbers import applied_in, run_numbers, united, without
+from ..wal.records import PrepareRecord, Run, SettledOutcome
 
 
 class BrokenPromiseError(AssertionError):
@@ -141,7 +141,15 @@ class Promises:
         primary = running.get(copies.author)
         if primary is None or not primary.partitions.is_open(partition):
             return
-        there = applied_in(primary.log.state.counters[partition])
+        state = primary.log.state
+        pending = state.copies.pending.get(partition)
+        # What several groups have committed is sent before it has taken effect at the primary.
+        decided = [
+            run_numbers(one.run)
+            for one in (pending.all() if pending is not None else ())
+            if isinstance(one, PrepareRecord) and len(one.participants) > 1
+        ]
+        there = united([*applied_in(state.counters[partition]), *decided])
         for copy, admission in copies.moving:
             member = running.get(copy)
             following = member.groups.following(partition) if member is not None else None

@@ -13,7 +13,7 @@ Left out: what is checked (``commits``), the log (``log``), transactions of seve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,7 @@ from ..replication.streams import Streams
 from . import reads
 from .client_request import ClientRequest
 from .commits import WantedCommit, check_id, commit_of, not_understood, wanted_of
+from .group_locks import is_locked
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .prepared import ClientCommit
@@ -148,8 +149,22 @@ class Committing:
         )
         if owner is None:
             return False
-        self._locks.hold(owner, request, self.commit)
+        self._ids.add(wanted.tx_id)  # whoever asks for its outcome waits, too
+        self._locks.hold(owner, request, self._commit_held, self._commit_late)
         return True
+
+    def _commit_held(self, request: ClientRequest) -> None:
+        """Go on with a commit that has waited for locks."""
+        self._ids.discard(request.arguments[0])
+        try:
+            self.commit(request)
+        finally:
+            self._ask_again()
+
+    def _commit_late(self, request: ClientRequest) -> None:
+        self._ids.discard(request.arguments[0])
+        request.fail(is_locked())
+        self._ask_again()
 
     def _lead(self, request: ClientRequest, wanted: WantedCommit, touched: set[int]) -> None:
         """Lead a transaction of several groups, as the member that serves its home (T17)."""
@@ -192,15 +207,20 @@ class Committing:
         return self._log.failure is not None and self._streams.counts_alone(partition)
 
     def _commit_of(self, wanted: WantedCommit, answer: Callable[[], object]) -> ClientCommit:
+        written = {write[0] for write in wanted.writes.values()}
+
+        def check_writable(epochs: Iterable[tuple[int, int]]) -> None:
+            self._partitions.check_writable(epochs)
+            if len(written) > 1 and not self._is_alone(written):
+                raise RoutedError("wait", "a copy has come, so that it is of several groups by now")
+
         return commit_of(
             wanted,
             self._log.context,
             answer,
             streams=self._streams,
             near=self._near,
-            check_epochs=self._partitions.check_writable
-            if wanted.writes
-            else self._partitions.check_epochs,
+            check_epochs=check_writable if wanted.writes else self._partitions.check_epochs,
         )
 
     def _only_reads(self, request: ClientRequest, wanted: WantedCommit) -> None:

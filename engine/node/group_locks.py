@@ -33,6 +33,7 @@ Handler = Callable[[ClientRequest], None]
 class _Held(NamedTuple):
     request: ClientRequest
     handler: Handler
+    late: Handler
     until: float
 
 
@@ -120,10 +121,16 @@ class GroupLocks:
 
     # -------------------------------------------------------------- who waits
 
-    def hold(self, owner: int, request: ClientRequest, handler: Handler) -> None:
-        """Let a request wait until an owner lets go; it is carried out by ``handler`` then."""
+    def hold(
+        self, owner: int, request: ClientRequest, handler: Handler, late: Handler | None = None
+    ) -> None:
+        """Let a request wait until an owner lets go; it is carried out by ``handler`` then.
+
+        By ``late`` if that takes too long; without it the client is told to come again.
+        """
         until = min(self._now() + HELD_S_MAX, request.deadline)
-        self._held.setdefault(owner, []).append(_Held(request, handler, until))
+        held = _Held(request, handler, late or _come_again, until)
+        self._held.setdefault(owner, []).append(held)
 
     def tick(self) -> None:
         """Let those come again who have waited too long."""
@@ -138,7 +145,11 @@ class GroupLocks:
                 del self._held[owner]
             for held in waiting:
                 if held.until < now:
-                    held.request.fail(is_locked())
+                    held.late(held.request)
+
+
+def _come_again(request: ClientRequest) -> None:
+    request.fail(is_locked())
 
 
 def is_locked() -> RoutedError:

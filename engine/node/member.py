@@ -437,14 +437,24 @@ class RunningMember:
 
         async def look() -> None:
             try:
-                found = await self._environment.run("outcome", partial(self._outcome, tx_id, home))
-                while (outcome := outcome_of(found, tx_id, self._files.state)) == "pending":
+                in_log = partial(self._outcome, tx_id, home)
+                while True:
+                    # What ends while the log is read may be behind what was read.
+                    was_pending = self._is_pending(tx_id, home)
+                    found = await self._environment.run("outcome", in_log)
+                    outcome = outcome_of(found, tx_id, home, self._files.state)
+                    if outcome != "pending" and not was_pending:
+                        break
                     await trio.sleep(TICK_S)
                 done(outcome)
             except TidelogError as error:
                 done(error)
 
         self._tasks.begin(look)
+
+    def _is_pending(self, tx_id: bytes, home: int) -> bool:
+        pending = self._files.state.copies.pending.get(home)
+        return pending is not None and any(one.tx_id == tx_id for one in pending.all())
 
     def _outcome(self, tx_id: bytes, home: int) -> list[Record] | Outcome:
         """Return what the log has about a transaction, or what became of it if that is nothing.

@@ -189,34 +189,38 @@ class EndCommit(Commit):
         """Take it that the epoch has ended before: the next author has its record in reports."""
 
 
-def outcome_of(found: Sequence[Record] | Outcome, tx_id: bytes, state: State) -> Outcome:
+def outcome_of(found: Sequence[Record] | Outcome, tx_id: bytes, home: int, state: State) -> Outcome:
     """Return what became of a transaction, by what the log has about it, in order.
 
-    A PREPARE alone does not tell: it is pending, or has committed, or a newer epoch has given its
-    numbers to others (N1).
+    Only what is about its ``home`` counts: the log has copies of other partitions, too.  A PREPARE
+    alone does not tell.  If it is of ``home`` alone it is pending, or has committed, or a newer
+    epoch has given its numbers to others (N1).  If it is of several groups its end is in the log
+    behind it, maybe behind what was looked at; and if no end is there it was closed (N5).
     """
     if isinstance(found, str):
         return found
     outcome: Outcome = "rolled_back"
     for record in found:
         match record:
-            case PrepareRecord():
+            case PrepareRecord() if record.run.partition == home:
                 run = record.run
-                prepared = state.copies.pending.get(run.partition)
+                prepared = state.copies.pending.get(home)
                 if prepared is not None and any(one.tx_id == tx_id for one in prepared.all()):
                     return "pending"
-                counts = epoch_of(state.epoch_tables[run.partition], run.first) == run.epoch
-                outcome = "committed" if counts else "rolled_back"
-            case TxRecord() | CommitRecord() | SuppliedRecord():
+                counts = epoch_of(state.epoch_tables[home], run.first) == run.epoch
+                alone = len(record.participants) == 1
+                outcome = "committed" if counts and alone else "rolled_back"
+            case TxRecord():
                 outcome = "committed"
-            case RollbackRecord():
+            case CommitRecord() if home in record.applied:
+                outcome = "committed"
+            case SuppliedRecord() if record.partition == home:
+                outcome = "committed"
+            case RollbackRecord() if any(run.partition == home for run in record.runs):
                 outcome = "rolled_back"
-            case SettleRecord():
+            case SettleRecord() if record.partition == home:
                 told = next(one.outcome for one in record.transactions if one.tx_id == tx_id)
-                if (
-                    told is not SettledOutcome.PENDING
-                    and record.epoch <= state.epochs[record.partition]
-                ):
+                if told is not SettledOutcome.PENDING and record.epoch <= state.epochs[home]:
                     committed = told is SettledOutcome.COMMITTED
                     outcome = "committed" if committed else "rolled_back"
     return outcome
