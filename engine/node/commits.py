@@ -43,7 +43,7 @@ from ..data.scan import Range, scan
 from ..data.stored import KEY_BYTES_MAX, VALUE, pack_prefix, shown_key, split_key, version_of
 from ..data.updates import FewUpdates, Writes
 from ..replication.streams import Streams
-from .prepared import ClientCommit, Part
+from .prepared import ClientCommit, GroupPart
 
 log = logging.getLogger("tidelog.node")
 
@@ -226,7 +226,7 @@ def commit_of(
     *,
     streams: Streams,
     near: tuple[bytes, int],
-    part: Part | None = None,
+    part: GroupPart | None = None,
     check_epochs: Callable[[Iterable[tuple[int, int]]], None] = lambda _epochs: None,
 ) -> ClientCommit:
     """Return the commit to be queued; ``answer`` is called at its end, whatever that is.

@@ -46,8 +46,8 @@ from .partitions import RoutedError
 from .post import Post
 from .tx_messages import (
     ConfirmWanted,
-    Decided,
     EarlierError,
+    GroupOutcome,
     LockWanted,
     PreparedPart,
     PrepareWanted,
@@ -70,10 +70,10 @@ STEP_S_MAX = 1.0
 QUESTION_PAUSE_S = 0.5
 """Seconds after which a group that has not answered a prepare is asked what became of it."""
 
-Done = Callable[[Exception | None, int, Sequence[Run]], None]
+HearEnd = Callable[[Exception | None, int, Sequence[Run]], None]
 """Hears an error, or None and the time and the numbers of a transaction that has committed."""
 
-Step = Literal["locking", "confirming", "preparing"]
+LedStep = Literal["locking", "confirming", "preparing"]
 
 
 @dataclass(slots=True)
@@ -98,9 +98,9 @@ class _Led:
     written: dict[int, int]
     """The partitions that it writes, with the epochs in which it does (T2)."""
     deadline: float
-    done: Done | None
+    done: HearEnd | None
     """Who hears of it; None once told."""
-    step: Step
+    step: LedStep
     since: float
     waits: set[int] = field(default_factory=set)
     """The partitions that have not answered."""
@@ -146,7 +146,7 @@ class Near:
 
     # -------------------------------------------------------------- begin
 
-    def begin(self, wanted: WantedCommit, home: int, deadline: float, done: Done) -> None:
+    def begin(self, wanted: WantedCommit, home: int, deadline: float, done: HearEnd) -> None:
         """Lead a transaction; ``done`` hears of its end.
 
         ``RoutedError`` if it names epochs that are over.
@@ -182,7 +182,7 @@ class Near:
         else:
             self._prepare(tx, locked=False)
 
-    def _enter(self, tx: _Led, step: Step, waits: Iterable[int]) -> None:
+    def _enter(self, tx: _Led, step: LedStep, waits: Iterable[int]) -> None:
         tx.step, tx.since, tx.waits = step, self._now(), set(waits)
 
     def _tell(self, partition: int, message: list[object]) -> None:
@@ -233,7 +233,7 @@ class Near:
             self._end(tx, None, 0, ())
 
     def _answered(
-        self, ask: int, step: Step, partition: int, failure: Failure | None
+        self, ask: int, step: LedStep, partition: int, failure: Failure | None
     ) -> _Led | None:
         """Return the transaction if this was the last answer that it waited for."""
         tx = self._by_ask.get(ask)
@@ -292,7 +292,7 @@ class Near:
         self._end(tx, None, time, runs)
         self._reached("tx.after_prepared_sent")
         if len(runs) > 1:
-            self._decide(tx, Decided(tx.tx_id, tx.wanted.attempt, runs, time))
+            self._decide(tx, GroupOutcome(tx.tx_id, tx.wanted.attempt, runs, time))
 
     def refused(self, part: RefusedPart) -> None:
         """Take it that a group will never have its part: nobody has."""
@@ -306,7 +306,7 @@ class Near:
             self._end(tx, RoutedError("again", str(error)), 0, ())
         else:
             self._end(tx, error, 0, ())
-        self._decide(tx, Decided(tx.tx_id, tx.wanted.attempt, (), 0))
+        self._decide(tx, GroupOutcome(tx.tx_id, tx.wanted.attempt, (), 0))
 
     def _preparing(self, tx_id: bytes, attempt: int, partition: int) -> _Led | None:
         tx = self._by_id.get(tx_id)
@@ -314,7 +314,7 @@ class Near:
             return None
         return tx if tx.wanted.attempt == attempt else None
 
-    def _decide(self, tx: _Led, decided: Decided) -> None:
+    def _decide(self, tx: _Led, decided: GroupOutcome) -> None:
         """Tell all groups what they have come to."""
         told: dict[Incarnation, list[int]] = {}
         for partition in tx.written:

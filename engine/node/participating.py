@@ -47,7 +47,7 @@ from ..data.scan import Range
 from ..data.stored import pack_prefix, split_key
 from ..data.updates import Writes
 from ..net.failures import Failure
-from ..replication.stream import Ending
+from ..replication.stream import EndRecord
 from ..replication.streams import Streams
 from .commits import (
     ReadRange,
@@ -55,18 +55,17 @@ from .commits import (
     WantedCommit,
     commit_of,
     earlier_receipt,
-    unexpected,
 )
 from .group_locks import GroupLocks, is_locked
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
 from .post import Post
-from .prepared import ClientCommit, EndCommit, Part
+from .prepared import ClientCommit, EndCommit, GroupPart
 from .room import check_room
 from .tx_messages import (
     ConfirmWanted,
-    Decided,
     EarlierError,
+    GroupOutcome,
     LockWanted,
     PreparedPart,
     PrepareWanted,
@@ -85,7 +84,7 @@ LOCKED_S_MAX = 3.0
 DECISION_TIMEOUT_S = 1.0
 """Seconds after which a prepared transaction without a decision is asked about (T10)."""
 
-Phase = Literal["locking", "locked", "preparing", "prepared", "ending"]
+WorkPhase = Literal["locking", "locked", "preparing", "prepared", "ending"]
 
 _HOLDS_ONLY = frozenset(("locking", "locked"))
 
@@ -104,7 +103,7 @@ class Work:
     owner: int
     """Of its locks."""
     keys: frozenset[bytes]
-    phase: Phase
+    phase: WorkPhase
     until: float = float("inf")
     """When locks without a PREPARE are let go."""
     was_locked: bool = False
@@ -114,7 +113,7 @@ class Work:
     time: int = 0
     told: set[Incarnation] = field(default_factory=set)
     """Who is to hear that it is prepared."""
-    decided: Decided | None = None
+    decided: GroupOutcome | None = None
     answers: dict[int, PreparedPart] = field(default_factory=dict)
     """What other groups have said to this one, by partition."""
     ask_at: float = float("inf")
@@ -276,8 +275,6 @@ class Participating:
             self._confirm(wanted)
         except TidelogError as error:
             failure = told_failure(error)
-        except Exception as error:  # one client's transaction, not the member of all
-            failure = told_failure(unexpected(error))
         message = answer_message("confirmed", wanted.ask, wanted.partition, failure)
         self._post.tell(near, message)
 
@@ -355,7 +352,7 @@ class Participating:
             lambda: None,
             streams=self._streams,
             near=(work.near.member.bytes, work.near.boot),
-            part=Part(wanted.participants, wanted.home, locks or None),
+            part=GroupPart(wanted.participants, wanted.home, locks or None),
             check_epochs=self._partitions.check_writable,
         )
         commit.then = partial(self._is_prepared, work, commit)
@@ -456,7 +453,7 @@ class Participating:
 
     # -------------------------------------------------------------- decisions
 
-    def decision(self, decided: Decided, partitions: list[int]) -> None:
+    def decision(self, decided: GroupOutcome, partitions: list[int]) -> None:
         """Take what a transaction has come to."""
         for partition in partitions:
             work = self._works.get((partition, decided.tx_id))
@@ -467,7 +464,7 @@ class Participating:
             else:
                 self.end(work, decided)
 
-    def end(self, work: Work, decided: Decided) -> None:
+    def end(self, work: Work, decided: GroupOutcome) -> None:
         """Let a prepared part take effect, or not; once it is prepared, if it is not yet."""
         work.decided = decided
         if work.phase == "prepared":
@@ -481,7 +478,7 @@ class Participating:
             return
         work.phase = "ending"
 
-        def make(time: int) -> Ending:
+        def make(time: int) -> EndRecord:
             if not decided.commits:
                 return RollbackRecord(
                     tx_id=work.tx_id, time=time, reason="refused", runs=(run,),

@@ -38,11 +38,11 @@ from ..commit.context import CommitContext
 from ..commit.entries import Commit, Entry, Receipt
 from ..commit.outcomes import Outcome
 from ..data.updates import NoUpdates, Updates
-from ..replication.stream import Ending
+from ..replication.stream import EndRecord
 from ..replication.streams import Streams
 
 
-class Part(NamedTuple):
+class GroupPart(NamedTuple):
     """What part a partition has in a transaction, and who else has one."""
 
     participants: tuple[Participant, ...]
@@ -62,7 +62,7 @@ class ClientCommit(Commit):
         streams: Streams,
         near: tuple[bytes, int],
         attempt: int = 1,
-        part: Part | None = None,
+        part: GroupPart | None = None,
         **options: object,
     ) -> None:
         """``options`` are those of ``Commit``; ``part`` is None if nobody else takes part."""
@@ -91,7 +91,9 @@ class ClientCommit(Commit):
         assert self.tx_id is not None
         run = Run(*runs)
         if part is None:
-            part = Part((Participant(run.partition, run.epoch, run.count),), run.partition, None)
+            part = GroupPart(
+                (Participant(run.partition, run.epoch, run.count),), run.partition, None
+            )
         self.record_prepared = PrepareRecord(
             tx_id=self.tx_id,
             attempt=self._attempt,
@@ -161,7 +163,7 @@ class EndCommit(Commit):
         self,
         partition: int,
         epoch: int,
-        make: Callable[[int], Ending],
+        make: Callable[[int], EndRecord],
         everywhere: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(NoUpdates(), durable=True)
@@ -169,7 +171,7 @@ class EndCommit(Commit):
         self.epoch = epoch
         self._make = make
         self._everywhere = everywhere
-        self.record_ended: Ending | None = None
+        self.record_ended: EndRecord | None = None
         self.record = self._encoded
 
     def _encoded(self, time: int) -> bytes:

@@ -30,7 +30,7 @@ from .partitions import Partitions
 from .post import Post
 from .prepared import EndCommit
 from .tx_messages import (
-    Decided,
+    GroupOutcome,
     PreparedPart,
     Question,
     RefusedPart,
@@ -122,7 +122,7 @@ class Settling:
                 parts = [*work.answers.values(), work.part()]
                 runs = tuple(sorted(one.run for one in parts))
                 time = max(one.time for one in parts)
-                decided = Decided(work.tx_id, work.attempt, runs, time)
+                decided = GroupOutcome(work.tx_id, work.attempt, runs, time)
                 self._participating.end(work, decided)
 
     def refused(self, part: RefusedPart) -> None:
@@ -131,7 +131,7 @@ class Settling:
             if work.attempt != part.attempt or work.partition == part.partition:
                 continue
             if work.decided is None and work.run is not None:
-                self._participating.end(work, Decided(work.tx_id, work.attempt, (), 0))
+                self._participating.end(work, GroupOutcome(work.tx_id, work.attempt, (), 0))
 
     # -------------------------------------------------------------- settled, forgotten
 

@@ -36,6 +36,7 @@ from ...affinity.errors import CorruptLogError, TidelogError
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ...checkpoints.supplying import WantedNumbers
 from ...rebalance.choosing import LogReach, SupplyKind
+from ...tx.numbers import has_run, united
 from ...wal.history import oldest_state
 from ...wal.records import AdmitRecord, PrepareRecord
 from ..agreement.messages import Guard
@@ -141,7 +142,7 @@ class Supplies:
         if report.partition >= len(self._topology.partitions):
             return
         copies = self._topology.partitions[report.partition]
-        if not self._may_return(report.copy, copies, report.epoch):
+        if not self._may_return(report.copy, copies, report.epoch) or self._is_ahead(report):
             return
         returning = self._returns.get(report.copy)
         if returning is None:
@@ -213,6 +214,16 @@ class Supplies:
             and self._streams.get(copies.row.partition) is not None
             and self._log.failure is None
         )
+
+    def _is_ahead(self, report: Report) -> bool:
+        """Tell whether a copy has applied what is pending here, so that it has to wait.
+
+        It knew that all groups had prepared, and nobody here does yet: that is asked for (T10).
+        """
+        pending = self._log.state.copies.pending.get(report.partition)
+        ranges = [(start + 1, start + delta) for start, delta in report.ranges]
+        applied = united([(1, report.lwm), *ranges])
+        return pending is not None and any(has_run(applied, one.run) for one in pending.all())
 
     def _may_go_on(self, copy: Incarnation, place: ReturnPlace) -> bool:
         copies = self._topology.partitions[place.partition]

@@ -19,7 +19,7 @@ from .participating import Participating
 from .partitions import Partitions
 from .post import Post
 from .settling import Settling
-from .tx_messages import KINDS, message_of
+from .tx_messages import KINDS, told_of
 
 
 class Transactions:
@@ -53,7 +53,7 @@ class Transactions:
 
     def arrived(self, sender: Incarnation, message: Message) -> None:
         """Take what a member says; ``FrameError`` if that cannot be."""
-        told = message_of(message)
+        told = told_of(message)
         match BY_NUMBER[message[0]].name:
             case "lock":
                 self.participating.lock(sender, told)

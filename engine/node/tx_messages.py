@@ -134,7 +134,7 @@ class RefusedPart(NamedTuple):
     failure: Failure
 
 
-class Decided(NamedTuple):
+class GroupOutcome(NamedTuple):
     """What a transaction has come to: with the numbers of all its parts, none if rolled back."""
 
     tx_id: bytes
@@ -228,7 +228,7 @@ def refused_message(part: RefusedPart) -> Message:
     return BY_NAME["refused"].message(tx_id, attempt, partition, list(failure))
 
 
-def decision_message(decided: Decided, partitions: Sequence[int]) -> Message:
+def decision_message(decided: GroupOutcome, partitions: Sequence[int]) -> Message:
     """Return a ``decision`` for some partitions."""
     tx_id, attempt, runs, time = decided
     return BY_NAME["decision"].message(tx_id, attempt, flatten(runs), time, list(partitions))
@@ -258,7 +258,7 @@ def ids_message(kind: str, tx_ids: Sequence[bytes]) -> Message:
 # ------------------------------------------------------------------ from messages
 
 
-def message_of(message: Message) -> Any:
+def told_of(message: Message) -> Any:
     """Return what a message says, as one of the rows here, or a tuple; ``FrameError`` if it cannot.
 
     ``locked``, ``confirmed`` and ``unlock`` are (ask, partition or partitions, failure), a
@@ -323,10 +323,10 @@ def _refused(tx_id: bytes, attempt: int, partition: int, failure: list[Any]) -> 
 
 def _decision(
     tx_id: bytes, attempt: int, runs: list[int], time: int, partitions: list[int]
-) -> tuple[Decided, list[int]]:
+) -> tuple[GroupOutcome, list[int]]:
     check_numbers((attempt, time), 2)
     check_numbers(runs, 4)
-    return Decided(checked_id(tx_id), attempt, runs_of(runs), time), partitions
+    return GroupOutcome(checked_id(tx_id), attempt, runs_of(runs), time), partitions
 
 
 def _question(

@@ -43,9 +43,9 @@ from ...wal.records.shapes import (
 from ..net.frames import FrameError, Message
 from ..net.kinds import BY_NAME
 
-Ending: TypeAlias = CommitRecord | RollbackRecord | OutcomesRecord
+EndRecord: TypeAlias = CommitRecord | RollbackRecord | OutcomesRecord
 """What a partition's stream has about the ends of transactions of several partitions."""
-Streamed: TypeAlias = OpenRecord | PrepareRecord | CommitUptoRecord | Ending
+Streamed: TypeAlias = OpenRecord | PrepareRecord | CommitUptoRecord | EndRecord
 
 _REPLICATE, _STORED = BY_NAME["replicate"], BY_NAME["stored"]
 _PREPARE, _COMMIT = int(RecordType.PREPARE), int(RecordType.COMMIT)
@@ -227,7 +227,7 @@ def _items(heads: list[list[Any]], tails: list[list[Any]]) -> Iterator[Item]:
 
 def _ending(
     kind: int, tx_id: bytes, attempt: int, time: int, run: Run, more: Any
-) -> OpenRecord | CommitUptoRecord | Ending:
+) -> OpenRecord | CommitUptoRecord | EndRecord:
     """Return the record that ends a transaction, or several, or opens an epoch."""
     if kind == _OPEN:
         return OpenRecord(rows=(Opened(run.partition, run.epoch),))

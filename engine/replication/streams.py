@@ -43,7 +43,7 @@ from uuid import UUID
 from ...affinity.topology import Incarnation
 from ...wal.records import CommitUptoRecord, Opened, OpenRecord, PrepareRecord, Upto
 from .reports import Acknowledged
-from .stream import Ending, Item, StoredUpto, Streamed
+from .stream import EndRecord, Item, StoredUpto, Streamed
 
 BY_TAKEOVER = 0
 """The admission of a copy that is in the set since the epoch was given (W2)."""
@@ -384,7 +384,7 @@ class Streams:
         item = Kept(record, last, commits, size + ITEM_OVERHEAD, waits)
         return self.add(record.run.partition, item, now)
 
-    def end(self, partition: int, epoch: int, record: Ending, waits: object, now: float) -> int:
+    def end(self, partition: int, epoch: int, record: EndRecord, waits: object, now: float) -> int:
         """Add what became of transactions, which is in the own log now; return its number.
 
         0 if the epoch has ended meanwhile.
