@@ -44,6 +44,7 @@ from ..wal.records import (
     SuppliedRecord,
     TxRecord,
 )
+from .marks import EpochTable, epoch_of
 
 _UNLIMITED = 1 << 30
 
@@ -80,6 +81,9 @@ class Continuity:
         self._prepared: dict[tuple[int, bytes], _Prepared] = {}
         """What has no outcome yet, by partition and id."""
         self._lists: dict[int, SettleRecord] = {}
+        self._admitted: dict[int, EpochTable] = {}
+        """Epochs at the last ADMIT of a partition: what is pending comes again behind that, and may
+        be of an older one."""
 
     def take(self, frame: Frame, record: Record) -> None:
         """Fold one record in, and tell what is wrong with it."""
@@ -123,6 +127,7 @@ class Continuity:
                 self._begin_anew(record.partition, counter)
                 if record.partition < len(self.epochs):
                     self.epochs[record.partition] = record.epochs[-1][0]
+                    self._admitted[record.partition] = record.epochs
             case EpochRecord():
                 last = record.first_partition + len(record.epochs)
                 self.epochs[record.first_partition : last] = record.epochs
@@ -234,7 +239,7 @@ class Continuity:
         if run.partition >= len(self.numbers):
             self._wrong(frame, f"partition {run.partition} of {len(self.numbers)}")
             return
-        if run.epoch != self.epochs[run.partition]:
+        if run.epoch != self.epochs[run.partition] and not self._is_pending_again(run):
             self._wrong(
                 frame,
                 f"partition {run.partition}, number {run.first} in epoch {run.epoch} "
@@ -247,6 +252,11 @@ class Continuity:
                 frame, f"partition {run.partition}, numbers {run.first}..{last} for a second time"
             )
         numbers.update(run.first - 1, run.count)
+
+    def _is_pending_again(self, run: Run) -> bool:
+        """Tell whether a number of an older epoch belongs to that by the last ADMIT."""
+        table = self._admitted.get(run.partition)
+        return table is not None and epoch_of(table, run.first) == run.epoch
 
     def _wrong(self, frame: Frame, what: str) -> None:
         self._tell(f"segment {frame.segment}, offset {frame.offset}: {what}")

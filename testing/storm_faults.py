@@ -35,7 +35,7 @@ Left out: what a fault does (``storms``); a machine that stands still alone (the
 from __future__ import annotations
 
 import random
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -83,6 +83,12 @@ COPIES_POINTS = (
     *(f"{moment} supply" for moment in ("before", "inside", "after")),
 )
 """Points that only members reach whose partitions have other copies."""
+TRANSACTION_POINTS = tuple(point for point in POINTS if point.startswith("tx."))
+TRANSACTION_KINDS = (
+    *("lock", "locked", "confirm", "confirmed", "prepare", "prepared", "refused", "decision"),
+    *("question", "settled", "ask-over", "over", "forget"),
+)
+"""What transactions of several groups add to both."""
 COPIES_KINDS = (
     *("replicate", "stored", "report", "settle", "settle-stored") * 2,
     *("admit", "supply", "fill", "demand"),
@@ -187,19 +193,25 @@ def _names(nodes: int, newcomers: int) -> tuple[list[str], list[str]]:
 
 
 def drawn_faults(
-    seed: int, nodes: int, backups: int = 0, *, growing: bool = False
+    seed: int, nodes: int, backups: int = 0, *, growing: bool = False, transactions: bool = False
 ) -> list[StormFault]:
     """Return the faults of a seed, in the order of time.
 
-    ``growing`` tells whether members join, leave, and lose their disks, too.
+    ``growing`` tells whether members join, leave, and lose their disks, too; ``transactions``
+    whether there are some of several groups.
     """
     rng = random.Random(f"{seed}:{nodes}:{'growing' if growing else 'faults'}")
     count = rng.randint(FAULTS_MIN, FAULTS_MAX)
     times = sorted(round(rng.uniform(0, STORM_S), 3) for _ in range(count))
-    return [_drawn(rng, at, nodes, backups, growing) for at in times]
+    points = KILL_POINTS + COPIES_POINTS * bool(backups) + TRANSACTION_POINTS * 2 * transactions
+    kinds = HELD_KINDS + COPIES_KINDS * bool(backups) + TRANSACTION_KINDS * transactions
+    return [_drawn(rng, at, nodes, backups, growing, points, kinds) for at in times]
 
 
-def _drawn(rng: random.Random, at: float, nodes: int, backups: int, growing: bool) -> StormFault:
+def _drawn(
+    rng: random.Random, at: float, nodes: int, backups: int, growing: bool,
+    points: Sequence[str], kinds: Sequence[str],
+) -> StormFault:  # fmt: skip
     members, hosts = _names(nodes, NEWCOMERS * growing)
     one, other = rng.sample(members, 2)
     host, far = rng.sample(hosts, 2)
@@ -225,7 +237,7 @@ def _drawn(rng: random.Random, at: float, nodes: int, backups: int, growing: boo
                 one,
                 str(rng.choice([1, 1, 2, 5, 20])),
                 down,
-                rng.choice(KILL_POINTS + COPIES_POINTS * bool(backups)),
+                rng.choice(points),
             ]
         case "crash_at":
             needs = [one, str(rng.randint(1, 200)), rng.choice(MOMENTS), down]
@@ -245,7 +257,7 @@ def _drawn(rng: random.Random, at: float, nodes: int, backups: int, growing: boo
         case "cut_way":
             needs = [host, far, seconds]
         case "hold":
-            needs = [rng.choice(HELD_KINDS + COPIES_KINDS * bool(backups)), one, other, seconds]
+            needs = [rng.choice(kinds), one, other, seconds]
         case "reset" | "half_open":
             needs = [host, far]
         case "suspend":

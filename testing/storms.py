@@ -46,6 +46,7 @@ from .storm_faults import (
     drawn_faults,
     parsed_fault,
 )
+from .storm_transactions import StormTransactions
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
 OPERATIONS = 30
@@ -81,18 +82,20 @@ def run_storm(
     growing: bool = False,
     faults: Iterable[str] | None = None,
     read_from: ReadFrom = "primary",
+    transactions: bool = False,
 ) -> StormOutcome:
     """Run the storm of a seed, or with other faults than it has, and tell what became of it.
 
     ``growing`` tells whether members join, leave, and lose their disks, too.  ``read_from`` is who
-    answers the reads of every second machine; the others ask the primary.
+    answers the reads of every second machine; the others ask the primary.  ``transactions`` tells
+    whether some clients have such over keys of any partitions.
     """
     chosen = (
-        drawn_faults(seed, nodes, backups, growing=growing)
+        drawn_faults(seed, nodes, backups, growing=growing, transactions=transactions)
         if faults is None
         else [parsed_fault(line, nodes) for line in faults]
     )
-    storm = _Storm(seed, nodes, backups, chosen, read_from)
+    storm = _Storm(seed, nodes, backups, chosen, read_from, transactions=transactions)
     failure = None
     try:
         storm.cluster.run(storm.scenario)
@@ -170,7 +173,11 @@ class _Storm:
         backups: int,
         faults: Sequence[StormFault],
         read_from: ReadFrom,
+        *,
+        transactions: bool,
     ) -> None:
+        self._has_transactions = transactions
+        self._transactions: StormTransactions | None = None
         rng = random.Random(f"{seed}:storm")
         self.cluster = SimCluster(
             seed=seed,
@@ -204,6 +211,8 @@ class _Storm:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             clients = self._clients()
+            if self._transactions is not None:
+                await self._transactions.fill()
             self._working = len(clients)
             for client in clients:
                 nursery.start_soon(self._work, client)
@@ -236,6 +245,7 @@ class _Storm:
             await cluster.whole()
             await cluster.quiesce()
             self._losses = cluster.topology().losses
+            await self._judge_transactions()
             nursery.cancel_scope.cancel()
         for name in sorted(cluster.running()):
             if problems := await cluster.verify(name):
@@ -266,6 +276,11 @@ class _Storm:
             maps[1], self.counters, clients=4, keys=COUNTER_KEYS, operations=OPERATIONS,
             chance=chance, clock=world.now,
         )  # fmt: skip
+        if self._has_transactions:
+            self._transactions = StormTransactions(
+                databases, world.now, world.random("transactions"), banks=world.seed % 2 == 0
+            )
+            clients += self._transactions.clients()
         return clients
 
     async def _work(self, client: WorkloadClient) -> None:
@@ -308,6 +323,16 @@ class _Storm:
                 except PartitionUnavailableError:
                     await trio.sleep(CHECK_S)
                     await self._settled()
+
+    async def _judge_transactions(self) -> None:
+        """Raise unless transactions were strictly serializable; of what was lost nothing is."""
+        if self._transactions is None or self._losses:
+            return
+        database = self.cluster.client()
+        found = await self._transactions.anomalies(database)
+        await database.aclose()
+        if found:
+            raise BrokenPromiseError(f"not serializable: {found}")
 
     def judge(self) -> None:
         """Raise ``BrokenPromiseError`` unless both histories are linearizable, losses excepted."""

@@ -1,0 +1,130 @@
+"""Transactions of clients in a storm: over keys of any partitions, and reads of single keys beside.
+
+Lists are appended to and read; then, as the seed has it, a set gets elements, or a bank moves
+money.  All of it is one history each, strictly serializable or not.
+
+Left out: faults (``storm_faults``), and when all this begins and ends (``storms``).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from ..affinity.errors import TidelogError
+from ..engine.client.tasks import ClusterTasksDatabase
+from ..engine.codecs.registry import I64, Msgpack, Str
+from .cycles import TransactionAnomaly
+from .lists import ListTransaction, ReadList
+from .transaction_clients import BankTransfers, InsideMap, ListAppends, SetAdds
+from .transactions import ABORTED, COMMITTED
+from .workloads import WorkloadClient
+
+TRANSACTIONS = 20
+READS_OF_LISTS = 40
+PAUSE_S_MAX = 0.15
+LIST_KEYS = [f"l{number}" for number in range(6)]
+ACCOUNTS = [f"a{number}" for number in range(5)]
+
+
+class _PacedInside:
+    """A map inside a transaction; time passes before each call."""
+
+    def __init__(self, inner: Any, rng: random.Random) -> None:
+        self._inner = inner
+        self._rng = rng
+
+    async def get(self, key: Any, /) -> Any:
+        await trio.sleep(self._rng.uniform(0, PAUSE_S_MAX))
+        return await self._inner.get(key)
+
+    async def set(self, key: Any, value: Any, /) -> None:
+        await trio.sleep(self._rng.uniform(0, PAUSE_S_MAX))
+        await self._inner.set(key, value)
+
+    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
+        async with self._inner.items() as pairs:
+            async for pair in pairs:
+                yield pair
+
+
+class StormTransactions:
+    """The transactions of one storm, by clients of some databases."""
+
+    def __init__(
+        self,
+        databases: Sequence[ClusterTasksDatabase],
+        clock: Callable[[], float],
+        rng: random.Random,
+        *,
+        banks: bool,
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._databases = databases
+        self._lists = [one.map("lists", key=Str, value=Msgpack) for one in databases]
+        self._appends = ListAppends(self._beginning(self._lists), clock, rng)
+        codec = Str if banks else I64
+        self._others = [one.map("others", key=codec, value=Msgpack) for one in databases]
+        begin = self._beginning(self._others)
+        self._second: BankTransfers | SetAdds = (
+            BankTransfers(begin, clock, rng, accounts=ACCOUNTS)
+            if banks
+            else SetAdds(begin, clock, rng)
+        )
+
+    def __repr__(self) -> str:
+        return f"<StormTransactions over lists and a {type(self._second).__name__}>"
+
+    def _beginning(self, maps: Sequence[Any]) -> Callable[[], Any]:
+        @asynccontextmanager
+        async def begin() -> AsyncIterator[InsideMap]:
+            which = self._rng.randrange(len(maps))
+            async with self._databases[which].transaction() as tx:
+                yield _PacedInside(tx[maps[which]], self._rng)
+
+        return begin
+
+    async def fill(self) -> None:
+        """Give the bank its money."""
+        if isinstance(self._second, BankTransfers):
+            await self._second.fill()
+
+    def clients(self) -> list[WorkloadClient]:
+        """Return all clients."""
+        found = self._appends.clients(4, keys=LIST_KEYS, transactions=TRANSACTIONS)
+        found += self._second.clients(3, transactions=TRANSACTIONS)
+        return [*found, *(lambda n=n: self._read(n) for n in range(2))]
+
+    async def _read(self, number: int) -> None:
+        """Read single keys, which is a transaction each time, whoever answers."""
+        for place in range(READS_OF_LISTS):
+            await trio.sleep(self._rng.uniform(0, PAUSE_S_MAX))
+            key, which = self._rng.choice(LIST_KEYS), self._rng.randrange(len(self._lists))
+            one = ListTransaction(id=f"reader {number}.{place}", start=self._clock())
+            try:
+                found = await self._lists[which].get(key)
+            except (TidelogError, OSError):
+                one.status = ABORTED
+            else:
+                one.steps.append(ReadList(key, tuple(found or ())))
+                one.status = COMMITTED
+            one.end = self._clock()
+            self._appends.transactions.append(one)
+
+    @property
+    def committed(self) -> int:
+        """How many transactions over lists have committed."""
+        return [one.status for one in self._appends.transactions].count(COMMITTED)
+
+    async def anomalies(self, database: ClusterTasksDatabase) -> list[TransactionAnomaly]:
+        """Return what is wrong with what was seen, and with what is there by now."""
+        lists = _PacedInside(database.map("lists", key=Str, value=Msgpack), self._rng)
+        found = await self._appends.anomalies(lists, LIST_KEYS)
+        codec = Str if isinstance(self._second, BankTransfers) else I64
+        others = _PacedInside(database.map("others", key=codec, value=Msgpack), self._rng)
+        return [*found, *(await self._second.anomalies(others))]
