@@ -181,6 +181,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     # A collector asks a near member which transactions are over for it (``engine.node.settling``).
     (87, "ask-over", DATA, "txs:bytes*"),
     (88, "over", DATA, "txs:bytes*"),
+    (89, "ask-settled", DATA, "collectors:int* partitions:int* txs:bytes*"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

@@ -169,7 +169,9 @@ class Settling:
         return commit
 
     def _tell_settled(self, now: float) -> None:
+        """Tell collectors what has settled; as one of them ask those that have not told it."""
         told: dict[Incarnation, list[tuple[int, int, bytes]]] = {}
+        asked: dict[Incarnation, list[tuple[int, int, bytes]]] = {}
         for partition, known in self._everywhere.items():
             for tx_id in sorted(known):
                 committed = self._remembered(partition).get(tx_id)
@@ -184,8 +186,32 @@ class Settling:
                 collector = min(row.partition for row in committed.participants)
                 author = self._topology.partitions[collector].author
                 told.setdefault(author, []).append((collector, partition, tx_id))
-        for author, rows in told.items():
-            self._post.tell(author, settled_message(rows))
+                if partition != collector or pause == PAUSE_S:
+                    continue
+                having = self._having.get((collector, tx_id), set())
+                for other, _, _ in committed.participants:
+                    if other not in having and other != collector:
+                        author = self._topology.partitions[other].author
+                        asked.setdefault(author, []).append((collector, other, tx_id))
+        for kind, by_author in (("settled", told), ("ask-settled", asked)):
+            for author, rows in by_author.items():
+                self._post.tell(author, settled_message(kind, rows))
+
+    def asked_settled(self, sender: Incarnation, rows: Iterable[tuple[int, int, bytes]]) -> None:
+        """Tell a collector what every copy has here; what is not known has been forgotten.
+
+        It has committed, so a group to which it means nothing has had it before.
+        """
+        told = [
+            (collector, partition, tx_id)
+            for collector, partition, tx_id in rows
+            if partition in self._everywhere
+            and self._serves(partition)
+            and not self._participating.has(partition, tx_id)
+            and (tx_id in self._everywhere[partition] or tx_id not in self._remembered(partition))
+        ]
+        if told:
+            self._post.tell(sender, settled_message("settled", told))
 
     def settled(self, sender: Incarnation, rows: Iterable[tuple[int, int, bytes]]) -> None:
         """Take it, as the collector, that partitions have the ends of commits."""

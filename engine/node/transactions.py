@@ -83,6 +83,8 @@ class Transactions:
                 self.settling.over(*told)
             case "settled":
                 self.settling.settled(sender, told)
+            case "ask-settled":
+                self.settling.asked_settled(sender, told)
             case "forget":
                 self.settling.forget(told)
 

@@ -14,6 +14,7 @@ refused          primary, near or settler               it never will be
 decision         near, primary                          what all groups have come to
 question         settler, primary                       which of both
 settled          primary, primary of the collector      all copies here have the end
+ask-settled      collector, primary                     whether they have, as it has not heard it
 ask-over         collector, near                        whether it waits for nothing any more
 over             near, collector                        for these not
 forget           collector, primaries                   nobody will ask any more
@@ -240,9 +241,9 @@ def question_message(question: Question) -> Message:
     return BY_NAME["question"].message(tx_id, attempt, member, boot, partition, epoch)
 
 
-def settled_message(rows: Sequence[tuple[int, int, bytes]]) -> Message:
-    """Return a ``settled``: collector, partition and id of each."""
-    return BY_NAME["settled"].message(*([row[at] for row in rows] for at in range(3)))
+def settled_message(kind: str, rows: Sequence[tuple[int, int, bytes]]) -> Message:
+    """Return a ``settled`` or an ``ask-settled``: collector, partition and id of each."""
+    return BY_NAME[kind].message(*([row[at] for row in rows] for at in range(3)))
 
 
 def forget_message(rows: Sequence[tuple[int, bytes]]) -> Message:
@@ -262,8 +263,8 @@ def told_of(message: Message) -> Any:
     """Return what a message says, as one of the rows here, or a tuple; ``FrameError`` if it cannot.
 
     ``locked``, ``confirmed`` and ``unlock`` are (ask, partition or partitions, failure), a
-    ``decision`` is (decided, partitions), ``settled`` and ``forget`` are lists of rows, and the
-    others of ids alone are (ids,).
+    ``decision`` is (decided, partitions), ``settled``, ``ask-settled`` and ``forget`` are lists of
+    rows, and the others of ids alone are (ids,).
     """
     kind = BY_NUMBER[message[0]].name
     try:
@@ -390,6 +391,7 @@ _READERS: dict[str, Any] = {
     "ask-over": lambda txs: (list(map(checked_id, txs)),),
     "over": lambda txs: (list(map(checked_id, txs)),),
     "settled": _settled,
+    "ask-settled": _settled,
     "forget": _forget,
 }
 KINDS = frozenset(_READERS)

@@ -76,11 +76,11 @@ class Begun:
 class Group:
     """The copies of one partition."""
 
-    def __init__(self, at: SimCluster, partition: int = 0) -> None:
+    def __init__(self, at: SimCluster, partition: int = 0, clients: Clients | None = None) -> None:
         self.at = at
         self.partition = partition
         self.number = 0
-        self._clients = Clients(at)
+        self._clients = clients or Clients(at)
         self._txs = 0
 
     # -------------------------------------------------------------- who is who
