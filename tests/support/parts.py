@@ -57,6 +57,7 @@ class Three:
         for name, partition in zip("pqr", found, strict=False):
             group = self.groups[name] = Group(self.at, partition, self._any._clients)
             group.number = self._any.number
+            group.new_id = self._any.new_id  # type: ignore[method-assign]  # no two have one id
 
     # -------------------------------------------------------------- who is who
 
@@ -102,12 +103,22 @@ class Three:
 
         ``before`` is called when all is connected.
         """
-        home = self.groups[min(writes)]
-        tx_id, client = self._any.new_id(), await self._any.client(home.primary)
+        pairs = {self.key(name): value for name, value in writes.items()}
+        return await self.begin_pairs(min(writes), pairs, reads, before=before)
+
+    async def begin_pairs(
+        self,
+        home: str,
+        pairs: Mapping[bytes, bytes],
+        reads: Iterable[list[Any]] = (),
+        *,
+        before: Callable[[], object] = lambda: None,
+    ) -> Begun:
+        """Send a commit to the primary of a partition, the lowest that it writes."""
+        tx_id, client = self._any.new_id(), await self._any.client(self.groups[home].primary)
         before()
-        rows = [[self._any.number, [self.key(n) for n in writes], [*writes.values()]]]
-        asked: tuple[Any, ...] = (tx_id, 1, False, None, [], [], rows)
-        asked = (*asked[:4], list(reads), *asked[5:])
+        rows = [[self._any.number, [*pairs], [*pairs.values()]]]
+        asked: tuple[Any, ...] = (tx_id, 1, False, None, list(reads), [], rows)
         return Begun(tx_id, client, await client.begin("commit", *asked))
 
     async def put(self, **writes: bytes) -> None:
