@@ -28,6 +28,7 @@ from .copies import ReadFrom
 from .places import place_of_cluster
 from .routing import Job, Steps, question, served
 from .session import ClusterSession
+from .snapshots import ClusterSnapshot
 from .stale import StaleView
 from .transactions import ClusterTransaction, cluster_attempts, run_in_cluster
 from .unsupported import not_yet
@@ -223,11 +224,16 @@ class ClusterDatabase:
         self._session.open_state.check()
         return StaleView(self._session)
 
-    # -------------------------------------------------------------- what there is not yet
+    def snapshot(self) -> ClusterSnapshot:
+        """Return the whole cluster as it is at one moment: ``with db.snapshot() as old: ...``.
 
-    def snapshot(self) -> NoReturn:
-        """Raise ``UnsupportedError``: a cluster has no snapshots yet."""
-        raise not_yet("snapshot")
+        Writes stop for some milliseconds meanwhile.  ``SnapshotExpiredError`` if no moment is found
+        at which all members can hold, ``PartitionUnavailableError`` if one is not there.
+        """
+        self._session.open_state.check()
+        return ClusterSnapshot(self._session)
+
+    # -------------------------------------------------------------- what there is not yet
 
     def attach(self, directory: str | os.PathLike[str], name: str | None = None) -> NoReturn:
         """Raise ``UnsupportedError``: a cluster takes no loads yet."""

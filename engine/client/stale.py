@@ -32,26 +32,34 @@ from ..data.scan import Pair
 from .copies import AsOf, Stale
 from .reads import ReadWay
 from .remote import PairBlocks, Remote
-from .routing import Cluster
+from .routing import Cluster, Steps
 from .session import ClusterSession, peeked
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 
-def _refusal() -> ReadOnlyError:
-    return ReadOnlyError("a stale view cannot be written", hint="Write to the database's own map.")
+WRITES = "a stale view cannot be written"
+
+
+def _refusal(what: str) -> ReadOnlyError:
+    return ReadOnlyError(what, hint="Write to the database's own map.")
 
 
 # ------------------------------------------------------------------ threads
 
 
 class StaleSession(Unwritable):
-    """What the maps of a view for threads read: the session of ``api.answering``."""
+    """What the maps of a view for threads read: the session of ``api.answering``.
 
-    def __init__(self, session: ClusterSession, way: Stale) -> None:
+    ``way`` is who is asked, ``what`` says that it cannot be written.
+    """
+
+    def __init__(self, session: ClusterSession, way: ReadWay, what: str) -> None:
         self._session = session
         self._way = way
+        self._what = what
 
     def getter(self, namespace: Namespace) -> Callable[[bytes], bytes | None]:
         """Return a function from encoded key to encoded value."""
@@ -84,7 +92,7 @@ class StaleSession(Unwritable):
 
     def refuse(self) -> NoReturn:
         """Raise ``ReadOnlyError``."""
-        raise _refusal()
+        raise _refusal(self._what)
 
 
 class StaleView:
@@ -96,7 +104,7 @@ class StaleView:
     def __init__(self, session: ClusterSession) -> None:
         self._home = session.home
         self._way = Stale(session.cluster)
-        self._session = StaleSession(session, self._way)
+        self._session = StaleSession(session, self._way, WRITES)
 
     __reduce_ex__ = not_copied
 
@@ -126,6 +134,9 @@ class TasksSession(Protocol):
     def check(self, namespace: Namespace) -> None:
         """Raise unless a map can be asked for something."""
 
+    async def run(self, steps: Callable[[float], Steps[T]]) -> T:
+        """Carry out steps that are made with the time at which they have to end."""
+
     async def values(
         self, namespace: Namespace, keys: list[bytes], way: ReadWay | None = None
     ) -> list[bytes | None]:
@@ -139,11 +150,12 @@ class TasksSession(Protocol):
 
 
 class StaleReach:
-    """What answers to the maps of a view for tasks."""
+    """What answers to the maps of a view for tasks; see ``StaleSession``."""
 
-    def __init__(self, session: TasksSession, way: Stale) -> None:
+    def __init__(self, session: TasksSession, way: ReadWay, what: str) -> None:
         self._session = session
         self._way = way
+        self._what = what
 
     @property
     def loop(self) -> Loop:
@@ -169,19 +181,19 @@ class StaleReach:
 
     async def put_many(self, namespace: Namespace, pairs: Encoded) -> None:
         """Raise ``ReadOnlyError``."""
-        raise _refusal()
+        raise _refusal(self._what)
 
     async def decide(self, namespace: Namespace, key: bytes, decide: Decide) -> Any:
         """Raise ``ReadOnlyError``."""
-        raise _refusal()
+        raise _refusal(self._what)
 
     async def pop_first(self, namespace: Namespace) -> Pair | None:
         """Raise ``ReadOnlyError``."""
-        raise _refusal()
+        raise _refusal(self._what)
 
     async def together(self, namespace: Namespace, request: Together) -> Any:
         """Raise ``ReadOnlyError``."""
-        raise _refusal()
+        raise _refusal(self._what)
 
 
 class StaleTasksView:
@@ -190,7 +202,7 @@ class StaleTasksView:
     def __init__(self, session: TasksSession) -> None:
         self._home = session.home
         self._way = Stale(session.cluster)
-        self._reach = StaleReach(session, self._way)
+        self._reach = StaleReach(session, self._way, WRITES)
 
     __reduce_ex__ = not_copied
 

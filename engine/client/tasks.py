@@ -53,6 +53,7 @@ from .places import ClusterPlace, place_of_cluster
 from .reads import PAGE_MAX, PagedScan, ReadWay
 from .remote import Remote
 from .routing import Cluster, Job, Steps, question, served
+from .snapshots import ClusterTasksSnapshot
 from .stale import StaleTasksView
 from .transactions import ADVICE
 from .unsupported import checked_choices, not_yet
@@ -623,11 +624,12 @@ class ClusterTasksDatabase:
         self._session.check_open()
         return StaleTasksView(self._session)
 
-    # -------------------------------------------------------------- what there is not yet
+    def snapshot(self) -> ClusterTasksSnapshot:
+        """Return a snapshot: ``async with db.snapshot() as old: ...``; see ``ClusterDatabase``."""
+        self._session.check_open()
+        return ClusterTasksSnapshot(self._session)
 
-    def snapshot(self) -> NoReturn:
-        """Raise ``UnsupportedError``: a cluster has no snapshots yet."""
-        raise not_yet("snapshot")
+    # -------------------------------------------------------------- what there is not yet
 
     async def attach(self, directory: str | os.PathLike[str], name: str | None = None) -> NoReturn:
         """Raise ``UnsupportedError``: a cluster takes no loads yet."""

@@ -17,11 +17,6 @@ NOT_YET: dict[str, tuple[str, str]] = {
         "commits that are answered before they are durable",
         "Leave `durability` out, or give `always`.",
     ),
-    "snapshot": (
-        "snapshots of a whole cluster",
-        "A cluster of one member: read in a transaction, which confirms at its end what it has "
-        "read. A larger one shows each key as of one moment.",
-    ),
     "attach": (
         "attaching a load",
         "Write the rows with `map.load`; to a cluster of several members one by one.",

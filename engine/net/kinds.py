@@ -111,7 +111,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
      "request:int change:bytes partitions:int* epochs:int* changed:int* after:int?"),
     (27, "change-refused", CONTROL, "request:int reason:text stale:flag"),
     # Transactions of several groups (``engine.node.tx_messages``).  ``tx`` is an id, keys are full
-    # ones, a failure is (code, message, fields).  Nobody sends 40, 41, 45 to 47 and 57 to 60 yet.
+    # ones, a failure is (code, message, fields).  Nobody sends 40, 41 and 45 to 47 yet.
     (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
     (41, "value", DATA,
      "ask:int partitions:int* answers:text* values:any* epochs:int* counters:any*"),
@@ -135,8 +135,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (56, "forget", DATA, "partitions:int* txs:bytes*"),
     (57, "pin", DATA, "snapshot:bytes attempt:int decided:int"),
     (58, "pinned", DATA,
-     "snapshot:bytes attempt:int decided:int partitions:int* epochs:int* lwms:int*"
-     " prepared:bytes* participants:list* committed:bytes*"),
+     "snapshot:bytes attempt:int decided:int partitions:int* prepared:list* committed:list*"),
     (59, "resume", DATA, "snapshot:bytes attempt:int"),
     (60, "held", DATA, "snapshot:bytes attempt:int still:flag"),
     # Copies of partitions (``engine.replication``).  ``numbers`` are those of streams (W3).  In a

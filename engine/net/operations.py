@@ -20,6 +20,9 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     ),
     "copy": typed_fields("operation:text arguments:list"),
     "stale": typed_fields("operation:text arguments:list"),
+    "snapshot": (),
+    "pinned": typed_fields("snapshot:bytes shown:bytes* operation:text arguments:list"),
+    "unpin": typed_fields("snapshot:bytes"),
     "commit": typed_fields(
         "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"
         " partitions:int* epochs:int*"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...wal.records import CommitUptoRecord, PrepareRecord, encode_record
+from ...wal.records import OpenRecord, PrepareRecord, encode_record
 from ..commit.entries import Commit
 from ..data.updates import NoUpdates
 from ..net.connection import Connection
@@ -42,8 +42,8 @@ class ArrivedItems:
 
     @property
     def matters(self) -> bool:
-        """Whether anybody waits for it: not for what only tells what has committed."""
-        return any(not isinstance(item.record, CommitUptoRecord) for item in self._items)
+        """Whether anybody waits for it: not for what only tells what became of something."""
+        return any(isinstance(item.record, PrepareRecord | OpenRecord) for item in self._items)
 
     def commit(self, answer: Callable[[list[Following]], object]) -> Commit:
         """Return what is queued; ``answer`` is told the places that have something new."""

@@ -2,12 +2,13 @@
 
 What such a transaction writes may have its place in the serial order already, and is not applied
 yet (T12).  So whoever reads it, or writes it, waits until the outcome is known.  Those who prepare
-several groups themselves never wait here: two that hold something would wait for each other.
+several groups themselves never wait for an outcome: two that hold something would wait for each
+other.
 
 Invariants:
 
 - All locks of an owner are taken at once, or none is.
-- A request waits for one owner, and is looked at anew when that lets go.
+- Whoever waits does so for one owner, and is looked at anew when that lets go.
 
 Left out: who conflicts with whom (``tx.locks``), and when locks end (``participating``).
 """
@@ -31,9 +32,8 @@ Handler = Callable[[ClientRequest], None]
 
 
 class _Held(NamedTuple):
-    request: ClientRequest
-    handler: Handler
-    late: Handler
+    goes_on: Callable[[], object]
+    late: Callable[[], object]
     until: float
 
 
@@ -57,22 +57,24 @@ class GroupLocks:
 
     # -------------------------------------------------------------- locks
 
-    def take(self, written: Iterable[bytes], read: Iterable[bytes]) -> int | None:
-        """Lock full keys for a new owner, and return it; None if another one is in the way."""
+    def take(self, written: Iterable[bytes], read: Iterable[bytes]) -> tuple[int, frozenset[int]]:
+        """Lock full keys for a new owner, and return it; or 0, and all who are in the way."""
         wants: list[Want] = [KeyLock(key) for key in written]
         wants += [KeyLock(key, exclusive=False) for key in read]
-        if not self.idle and any(self._table.holders(want) for want in wants):
-            return None
+        if not self.idle:
+            others = frozenset(one for want in wants for one in self._table.holders(want))
+            if others:
+                return 0, others
         owner = next(self._owners)
         for want in wants:
             self._table.request(owner, want)
-        return owner
+        return owner, frozenset()
 
     def release(self, owner: int) -> None:
         """Let go of all locks of an owner; whoever waits for it goes on."""
         self._table.release(owner)
         for held in self._held.pop(owner, ()):
-            held.request.carry_out(held.handler)
+            held.goes_on()
 
     # -------------------------------------------------------------- who is in the way
 
@@ -128,9 +130,23 @@ class GroupLocks:
 
         By ``late`` if that takes too long; without it the client is told to come again.
         """
-        until = min(self._now() + HELD_S_MAX, request.deadline)
-        held = _Held(request, handler, late or _come_again, until)
-        self._held.setdefault(owner, []).append(held)
+        self.wait(
+            owner,
+            lambda: request.carry_out(handler),
+            lambda: (late or _come_again)(request),
+            request.deadline,
+        )
+
+    def wait(
+        self,
+        owner: int,
+        goes_on: Callable[[], object],
+        late: Callable[[], object],
+        deadline: float = float("inf"),
+    ) -> None:
+        """Call something once an owner lets go, or something else if that takes too long."""
+        until = min(self._now() + HELD_S_MAX, deadline)
+        self._held.setdefault(owner, []).append(_Held(goes_on, late, until))
 
     def tick(self) -> None:
         """Let those come again who have waited too long."""
@@ -145,7 +161,7 @@ class GroupLocks:
                 del self._held[owner]
             for held in waiting:
                 if held.until < now:
-                    held.late(held.request)
+                    held.late()
 
 
 def _come_again(request: ClientRequest) -> None:

@@ -109,6 +109,8 @@ class NodeLog:
         self._in_flight: list[Commit] = []
         self._undecided = Undecided()
         self._after: list[Callable[[], object]] = []
+        self._unsynced: list[tuple[int, int]] = []
+        """Partitions and numbers of items that are in the log, and durable with the next sync."""
         self._courtesies: list[Record] = []
         self._wake = trio.Event()
         self._haste = Haste.COURTESY
@@ -128,6 +130,9 @@ class NodeLog:
         """Partitions of which a CLEAR is on its way into the log: what is here is about to go."""
         self.queued_bytes = 0
         """Bytes of updates in the queue."""
+        self.held = False
+        """Whether nothing takes effect just now (Q5): what other members have sent is logged all
+        the same, and commits wait in their order."""
         self.advanced: Callable[[], object] = lambda: None
         """Called when what was on its way may be so no more."""
         self.groups = self.commits = 0
@@ -314,8 +319,10 @@ class NodeLog:
                 if isinstance(first, _Barrier):
                     del self._queue[0]
                     await self._pass(first)
+                elif group := self._next_group():
+                    await self._carry(group)
                 else:
-                    await self._carry(self._next_group())
+                    self._haste = Haste.COURTESY  # all of it waits until this member lets go
             if not self._queue:
                 self._haste = Haste.COURTESY
                 self._idle.set()
@@ -348,6 +355,8 @@ class NodeLog:
 
     def decide(self) -> None:
         """Let everything take effect that all copies in the ack sets have, and answer for it."""
+        if self.held:
+            return
         rows, answered = self._streams.advance()
         if rows:
             record = CommitUptoRecord(rows=tuple(rows))
@@ -369,13 +378,19 @@ class NodeLog:
             self.environment.reached("tx.after_prepared_sent")
         self.advanced()
 
+    def let_go(self) -> None:
+        """Let things take effect again."""
+        self.held = False
+        self.decide()
+        self.hurry()
+
     def tell_decided(self) -> None:
         """Let an idle log, and the copies, know what has committed, and carry what waits for that.
 
         One word per tick and partition is enough: told with each group it would be half of all
         items.
         """
-        if self.failure is not None:
+        if self.failure is not None or self.held:
             return
         if self._streams.untold():
             self._tells = True  # the next frame brings it along
@@ -434,12 +449,17 @@ class NodeLog:
     def _next_group(self) -> list[Commit]:
         size = 0
         group: list[Commit] = []
-        for commit in self._queue:
+        left: list[Commit | _Barrier] = []
+        for place, commit in enumerate(self._queue):
             if isinstance(commit, _Barrier) or (group and size + commit.size > GROUP_BYTES_MAX):
+                left += self._queue[place:]
                 break
+            if self.held and isinstance(commit, ClientCommit | EndCommit):
+                left.append(commit)
+                continue
             size += commit.size
             group.append(commit)
-        del self._queue[: len(group)]
+        self._queue = left
         self.queued_bytes -= size
         self._haste = Haste.AT_ONCE if self._queue else Haste.COURTESY
         return group
@@ -455,7 +475,14 @@ class NodeLog:
             except (OSError, LogFailedError) as error:
                 self._lose([], [], error)
                 return
+        for partition, number in self._synced():
+            self._streams.logged(partition, number)
         barrier.then()
+
+    def _synced(self) -> list[tuple[int, int]]:
+        """Return the items that were logged without a sync of their own; now there was one."""
+        unsynced, self._unsynced = self._unsynced, []
+        return unsynced
 
     async def _carry(self, group: list[Commit]) -> None:
         """Check, number, append, sync and apply a group, and answer everybody in it."""
@@ -485,6 +512,11 @@ class NodeLog:
         if ends:
             self.environment.reached("tx.after_commit_log")
         numbers = self._stream(passed, told)
+        if all(isinstance(commit, EndCommit) for commit in passed):
+            # What several groups have come to can be asked again: no sync for that alone (T11).
+            self._unsynced += numbers
+            self._finish(group, passed, [])
+            return
         try:
             end = self._writer.position
             await self.environment.run("sync", lambda: self._end.sync(end))
@@ -492,14 +524,14 @@ class NodeLog:
             self._lose(group, passed, error)
             return
         self.environment.reached("tx.after_prepare_sync")
-        self._finish(group, passed, numbers)
+        self._finish(group, passed, [*self._synced(), *numbers])
 
     def _prepared(self, group: list[Commit]) -> tuple[list[Commit], list[Upto], bytes]:
         """Return who passed the checks, what has committed elsewhere, and what to write."""
         passed: list[Commit] = []
         parts: list[bytes] = []
-        told = self._streams.untold() if self._tells else []
-        self._tells = False
+        told = self._streams.untold() if self._tells and not self.held else []
+        self._tells = self._tells and self.held
         if told:
             parts.append(encode_record(CommitUptoRecord(rows=tuple(told))))
         with self.mutex:

@@ -143,8 +143,9 @@ class RunningMember:
             self._exchanges,
         )  # fmt: skip
         transactions = self.groups.transactions = Transactions(
-            me, self.log, self.partitions, streams, outflow, now, reached
-        )
+            me, opened.files, self.log, self.partitions, streams, outflow, now, reached,
+            self._tasks,
+        )  # fmt: skip
         self.groups.supplies = Supplies(
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
             reached, self.groups.announce, transactions.settling.admitted, self._tasks,
@@ -166,7 +167,7 @@ class RunningMember:
         self.groups.readers = copy_reads
         self.committing = Committing(self.log, self.partitions, streams, self, near, transactions)
         self.requests = Requests(
-            self.log, self.partitions, copy_reads, self.committing, self, transactions.locks
+            self.log, self.partitions, copy_reads, self.committing, self, transactions
         )
         opened.files.keeper.follow(self.log)
         opened.files.keeper.indexes_by_reading = True  # what copies log is not in order of numbers

@@ -28,7 +28,7 @@ Left out: who decides (``near``, ``settling``), and what is checked (``commits``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -89,6 +89,14 @@ WorkPhase = Literal["locking", "locked", "preparing", "prepared", "ending"]
 _HOLDS_ONLY = frozenset(("locking", "locked"))
 
 
+class _AboutToEndError(RoutedError):
+    """What is in the way has ended, and that has to be logged only: whoever waits holds nothing."""
+
+    def __init__(self, owner: int) -> None:
+        super().__init__("wait", "a transaction that is in the way is about to end")
+        self.owner = owner
+
+
 @dataclass(slots=True, eq=False)
 class Work:
     """What one partition has to do with one transaction."""
@@ -111,6 +119,8 @@ class Work:
     participants: tuple[Participant, ...] = ()
     run: Run | None = None
     time: int = 0
+    is_lost: bool = False
+    """Whether a snapshot was taken before its PREPARE was in the log."""
     told: set[Incarnation] = field(default_factory=set)
     """Who is to hear that it is prepared."""
     decided: GroupOutcome | None = None
@@ -155,7 +165,7 @@ class Participating:
         self._asks: dict[tuple[Incarnation, int, int], Work] = {}
         """Those that hold locks only, by near member, ask and partition."""
         self._untold: list[Work] = []
-        """Those whose word waits for a lease."""
+        """Those whose word waits for a lease, or for the end of a hold (Q5)."""
         self._refused: dict[int, dict[tuple[bytes, int], Incarnation]] = {}
         """What was refused, by partition, and who could send it again."""
         self._fences: dict[int, int] = {}
@@ -199,6 +209,13 @@ class Participating:
         """Lock keys for a transaction that confirms elsewhere before it is prepared."""
         try:
             work = self._locked(near, wanted)
+        except _AboutToEndError as ending:
+            self._locks.wait(
+                ending.owner,
+                lambda: self.lock(near, wanted),
+                lambda: self._answer_lock(near, wanted.ask, wanted.partition, is_locked()),
+            )
+            return
         except TidelogError as error:
             self._answer_lock(near, wanted.ask, wanted.partition, error)
             return
@@ -212,9 +229,7 @@ class Participating:
             raise RoutedError("wait", "an earlier attempt of this transaction is under way")
         if wanted.given is not None:
             self._check_new(wanted.given, wanted.attempt)
-        owner = self._locks.take(wanted.keys, ())
-        if owner is None:
-            raise is_locked()
+        owner = self._taken(wanted.keys, ())
         work = Work(
             partition, wanted.epoch, wanted.tx_id, wanted.attempt, near, wanted.ask, owner,
             frozenset(wanted.keys), "locking", self._now() + LOCKED_S_MAX, was_locked=True,
@@ -224,6 +239,32 @@ class Participating:
         if not self._is_overtaken(work):
             work.phase = "locked"
         return work
+
+    def lose_locks(self) -> None:
+        """Let go of what is locked and not in the log: a snapshot is taken at this instant (Q5).
+
+        What it has confirmed would be before the snapshot, and what it writes behind it.
+        """
+        for work in list(self._works.values()):
+            if work.phase in _HOLDS_ONLY:
+                self._drop(work)
+            elif work.phase == "preparing" and work.run is None:
+                work.is_lost = not self._is_logged(work)
+
+    def _is_logged(self, work: Work) -> bool:
+        pending = self._log.state.copies.pending.get(work.partition)
+        return pending is not None and any(one.tx_id == work.tx_id for one in pending.all())
+
+    def _taken(self, written: Sequence[bytes], read: Sequence[bytes]) -> int:
+        """Take locks for a new owner, and return that; raises if others have them.
+
+        ``_AboutToEndError`` if all of these have come to an end that only has to be logged.
+        """
+        owner, others = self._locks.take(written, read)
+        if owner:
+            return owner
+        ending = {work.owner for work in self._works.values() if work.phase == "ending"}
+        raise _AboutToEndError(min(others)) if others <= ending else is_locked()
 
     def _check_new(self, given: bytes, attempt: int) -> None:
         context = self._log.context
@@ -237,7 +278,7 @@ class Participating:
         What is locked from before it would be read by nobody, and what it overwrites must not come
         between: it would show beside what was confirmed.
         """
-        return any(entry.changed(work.keys) for entry in self._log.waiting)
+        return self._log.held or any(entry.changed(work.keys) for entry in self._log.waiting)
 
     def advanced(self) -> None:
         """Grant locks that have waited for what was on its way."""
@@ -305,6 +346,12 @@ class Participating:
             return
         try:
             self._begin(near, wanted, known)
+        except _AboutToEndError as ending:
+            self._locks.wait(
+                ending.owner,
+                lambda: self.prepare(near, wanted),
+                lambda: self._refuse(near, partition, name, near, is_locked()),
+            )
         except TidelogError as error:
             if known is not None and (known.near, known.ask) == (near, wanted.ask):
                 self._drop(known)
@@ -323,9 +370,7 @@ class Participating:
                 raise RoutedError("again", "its locks were let go")
             work = known
         else:
-            owner = self._locks.take(wanted.keys, wanted.shared)
-            if owner is None:
-                raise is_locked()
+            owner = self._taken(wanted.keys, wanted.shared)
             work = Work(
                 partition, wanted.epoch, wanted.tx_id, wanted.attempt, near, wanted.ask, owner,
                 frozenset(wanted.keys), "preparing",
@@ -353,11 +398,16 @@ class Participating:
             streams=self._streams,
             near=(work.near.member.bytes, work.near.boot),
             part=GroupPart(wanted.participants, wanted.home, locks or None),
-            check_epochs=self._partitions.check_writable,
+            check_epochs=partial(self._check_prepare, work),
         )
         commit.then = partial(self._is_prepared, work, commit)
         commit.undo = partial(self._not_prepared, work, commit)
         return commit
+
+    def _check_prepare(self, work: Work, epochs: Iterable[tuple[int, int]]) -> None:
+        self._partitions.check_writable(epochs)
+        if work.is_lost:
+            raise RoutedError("again", "a snapshot was taken before it was prepared")
 
     def _check(self, partition: int, epoch: int) -> None:
         if self._log.failure is not None:
@@ -391,7 +441,8 @@ class Participating:
             return
         partition = work.partition
         sole = self._streams.counts_alone(partition)
-        if sole and not self._partitions.serves(partition, self._now()):
+        lacks = sole and not self._partitions.serves(partition, self._now())
+        if lacks or self._log.held:
             if work not in self._untold:
                 self._untold.append(work)
             return
@@ -443,6 +494,8 @@ class Participating:
                 return
             self._drop(work)
         known = state.copies.remembered.get(partition, {}).get(question.tx_id)
+        if known is not None and self._log.held:
+            return  # it is asked again
         if known is not None and known.attempt == question.attempt:
             part = PreparedPart(*name, known.run, known.time)
             self._post.tell(asker, prepared_message(part))
@@ -474,7 +527,8 @@ class Participating:
         partition, decided, run = work.partition, work.decided, work.run
         assert decided is not None
         assert run is not None
-        if not self._partitions.is_open(partition) or self._log.failure is not None:
+        failed, held = self._log.failure is not None, self._log.held
+        if failed or held or not self._partitions.is_open(partition):
             return
         work.phase = "ending"
 
@@ -522,8 +576,8 @@ class Participating:
                 continue
             keys = frozenset(_full_keys(one))
             shared = [pack_prefix(partition, number) + key for number, key in one.locks or ()]
-            owner = self._locks.take(keys, shared)
-            assert owner is not None, "two transactions are pending at one key"
+            owner, _ = self._locks.take(keys, shared)
+            assert owner, "two transactions are pending at one key"
             epoch = next(row.epoch for row in one.participants if row.partition == partition)
             member, boot = one.near
             near = Incarnation(UUID(bytes=member), boot)

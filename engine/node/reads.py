@@ -62,6 +62,17 @@ def looked_up(state: State, view: View, operation: object, arguments: object) ->
     return LookedUp(get(view, number, keys, places), frozenset(places), number, frozenset(keys))
 
 
+def read_partitions(state: State, operation: object, arguments: object) -> set[int]:
+    """Return the partitions that a ``get`` or a ``scan`` is about."""
+    if operation not in ("get", "scan") or not isinstance(arguments, list):
+        raise not_understood(f"a read by {operation!r}")
+    assert isinstance(operation, str)
+    check_arguments(operation, arguments)
+    if operation == "scan":
+        return set(arguments[1])
+    return set(places_of(state, *arguments))
+
+
 def scanned(state: State, view: View, arguments: Sequence[Any]) -> LookedUp:
     """Return a page, by the arguments of a ``scan``."""
     number, partitions, low, high, reverse, limit, versions, values = arguments

@@ -39,9 +39,10 @@ from .client_request import ClientRequest
 from .commits import not_understood, places_of
 from .committing import Committing
 from .copy_reads import CopyReads
-from .group_locks import GroupLocks
 from .log import NodeLog
 from .partitions import Partitions, RoutedError
+from .snapshots import TakenSnapshot
+from .transactions import Transactions
 
 REQUEST = BY_NAME["request"]
 CODEC_NAME_MAX = 255
@@ -122,10 +123,11 @@ class Requests:
         copy_reads: CopyReads,
         committing: Committing,
         around: Surroundings,
-        locks: GroupLocks,
+        transactions: Transactions,
     ) -> None:
         self._log = log
-        self._locks = locks
+        self._locks = transactions.locks
+        self._snapshots, self._pinning = transactions.snapshots, transactions.pinning
         self._copy_reads = copy_reads
         self._committing = committing
         self._partitions = partitions
@@ -234,6 +236,26 @@ class Requests:
 
     def _stale(self, request: ClientRequest) -> None:
         self._copy_reads.stale(request)
+
+    def _snapshot(self, request: ClientRequest) -> None:
+        def done(taken: TakenSnapshot | Exception) -> None:
+            if isinstance(taken, Exception):
+                request.fail(taken)
+                return
+            members = [member.member.bytes for member in taken.members]
+            request.answer((taken.snapshot, members, [*taken.members.values()], taken.shown))
+
+        self._snapshots.take(request.deadline, done)
+
+    def _pinned(self, request: ClientRequest) -> None:
+        snapshot, shown, operation, arguments = request.arguments
+        partitions = reads.read_partitions(self._log.state, operation, arguments)
+        view = self._pinning.view(snapshot, shown, partitions)
+        request.answer(reads.looked_up(self._log.state, view, operation, arguments).value)
+
+    def _unpin(self, request: ClientRequest) -> None:
+        self._pinning.unpin(request.arguments[0])
+        request.answer(None)
 
     def _commit(self, request: ClientRequest) -> None:
         self._committing.commit(request)
@@ -363,6 +385,9 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "scan": Requests._scan,
     "copy": Requests._copy,
     "stale": Requests._stale,
+    "snapshot": Requests._snapshot,
+    "pinned": Requests._pinned,
+    "unpin": Requests._unpin,
     "commit": Requests._commit,
     "outcome": Requests._outcome,
     "map": Requests._map,

@@ -1,6 +1,8 @@
 """Transactions of several groups, at one member: as near member, as primary, as settler.
 
-Left out: what they do (``near``, ``participating``, ``settling``).
+Snapshots of all groups, too, since they go by the same words.
+
+Left out: what they do (``near``, ``participating``, ``settling``; ``snapshots``, ``pinning``).
 """
 
 from __future__ import annotations
@@ -11,35 +13,47 @@ from ...affinity.topology import Incarnation, Topology
 from ..net.frames import Message
 from ..net.kinds import BY_NUMBER
 from ..replication.streams import Streams
+from ..store.store_files import StoreFiles
 from .group_locks import GroupLocks
 from .log import NodeLog
 from .near import Near
 from .outflow import Outflow
 from .participating import Participating
 from .partitions import Partitions
+from .pinning import Pinning
 from .post import Post
 from .settling import Settling
+from .snapshots import Snapshots
+from .tasks import Tasks
 from .tx_messages import KINDS, told_of
 
 
 class Transactions:
-    """The three roles of one incarnation, and what they hear."""
+    """The roles of one incarnation, and what they hear."""
 
     def __init__(
         self,
         me: Incarnation,
+        files: StoreFiles,
         log: NodeLog,
         partitions: Partitions,
         streams: Streams,
         outflow: Outflow,
         now: Callable[[], float],
         reached: Callable[[str], None],
+        tasks: Tasks,
     ) -> None:
         self.locks = GroupLocks(now)
         post = Post(me, outflow)
         self.near = Near(me, post, log.new_id, now, reached)
         self.participating = Participating(log, partitions, streams, self.locks, post, now, reached)
         self.settling = Settling(log, partitions, self.participating, post, now)
+        self.pinning = Pinning(
+            files, log, partitions, streams, self.participating, post,
+            lambda: self._decided, now, tasks,
+        )  # fmt: skip
+        self.snapshots = Snapshots(post, log.new_id, now)
+        self._decided = 0
         post.deliver = self.arrived
         log.advanced = self.participating.advanced
 
@@ -85,6 +99,14 @@ class Transactions:
                 self.settling.settled(sender, told)
             case "ask-settled":
                 self.settling.asked_settled(sender, told)
+            case "pin":
+                self.pinning.pin(sender, *told)
+            case "pinned":
+                self.snapshots.pinned(sender, told)
+            case "resume":
+                self.pinning.resume(sender, *told)
+            case "held":
+                self.snapshots.held(sender, *told[:2], still=told[2])
             case "forget":
                 self.settling.forget(told)
 
@@ -93,11 +115,14 @@ class Transactions:
         self.settling.decided(topology)
         self.participating.decided(topology)
         self.near.decided(topology)
+        self.snapshots.decided(topology)
+        self._decided = topology.index
 
     def sealed(self, partition: int) -> None:
         """Drop what belongs to an older epoch of a partition (K2)."""
         self.participating.sealed(partition)
         self.settling.sealed(partition)
+        self.pinning.sealed(partition)
 
     def opened(self, partition: int) -> None:
         """Go on with what is pending in a partition that is served from now on."""
@@ -110,3 +135,5 @@ class Transactions:
         self.near.tick()
         self.participating.tick()
         self.settling.tick()
+        self.snapshots.tick()
+        self.pinning.tick()

@@ -18,6 +18,10 @@ ask-settled      collector, primary                     whether they have, as it
 ask-over         collector, near                        whether it waits for nothing any more
 over             near, collector                        for these not
 forget           collector, primaries                   nobody will ask any more
+pin              near, whoever serves anything          to hold, at one instant (Q5)
+pinned           member, near                           what it serves then, and what is prepared
+resume           near, member                           to go on
+held             member, near                           whether it has held until then
 ================ ====================================== ==========================================
 
 Keys are full keys: partition, map, key of the user.  An ``ask`` is the number that the near member
@@ -159,6 +163,28 @@ class Question(NamedTuple):
     epoch: int
 
 
+class PreparedAtPin(NamedTuple):
+    """A transaction that is prepared in a partition at a pin, and where else it has parts."""
+
+    partition: int
+    tx_id: bytes
+    participants: list[int]
+
+
+class PinnedHere(NamedTuple):
+    """What a member serves at a pin, behind ``decided`` decisions.
+
+    ``committed`` are partitions and ids of commits that are remembered.
+    """
+
+    snapshot: bytes
+    attempt: int
+    decided: int
+    partitions: list[int]
+    prepared: list[PreparedAtPin]
+    committed: list[tuple[int, bytes]]
+
+
 # ------------------------------------------------------------------ failures
 
 
@@ -249,6 +275,28 @@ def settled_message(kind: str, rows: Sequence[tuple[int, int, bytes]]) -> Messag
 def forget_message(rows: Sequence[tuple[int, bytes]]) -> Message:
     """Return a ``forget``: partition and id of each."""
     return BY_NAME["forget"].message(*([row[at] for row in rows] for at in range(2)))
+
+
+def pin_message(snapshot: bytes, attempt: int, decided: int) -> Message:
+    """Return a ``pin``."""
+    return BY_NAME["pin"].message(snapshot, attempt, decided)
+
+
+def pinned_message(pinned: PinnedHere) -> Message:
+    """Return a ``pinned``."""
+    return BY_NAME["pinned"].message(
+        *pinned[:4], [list(row) for row in pinned.prepared], [list(row) for row in pinned.committed]
+    )
+
+
+def resume_message(snapshot: bytes, attempt: int) -> Message:
+    """Return a ``resume``."""
+    return BY_NAME["resume"].message(snapshot, attempt)
+
+
+def held_message(snapshot: bytes, attempt: int, *, still: bool) -> Message:
+    """Return a ``held``."""
+    return BY_NAME["held"].message(snapshot, attempt, still)
 
 
 def ids_message(kind: str, tx_ids: Sequence[bytes]) -> Message:
@@ -347,6 +395,19 @@ def _forget(partitions: list[int], txs: list[bytes]) -> list[tuple[int, bytes]]:
     return list(zip(partitions, map(checked_id, txs), strict=True))
 
 
+def _pinned(
+    snapshot: bytes, attempt: int, decided: int, partitions: list[int], prepared: list[Any],
+    committed: list[Any],
+) -> PinnedHere:  # fmt: skip
+    rows = [PreparedAtPin(place, checked_id(tx_id), others) for place, tx_id, others in prepared]
+    for place, _, others in rows:
+        check_numbers((place, *others), 1)
+    return PinnedHere(
+        snapshot, attempt, decided, partitions, rows,
+        [(checked_number(place), checked_id(tx_id)) for place, tx_id in committed],
+    )  # fmt: skip
+
+
 def _failure(fields: list[Any]) -> Failure:
     code, message, more = fields
     if not isinstance(more, dict):
@@ -392,6 +453,10 @@ _READERS: dict[str, Any] = {
     "over": lambda txs: (list(map(checked_id, txs)),),
     "settled": _settled,
     "ask-settled": _settled,
+    "pin": lambda snapshot, attempt, decided: (checked_id(snapshot), attempt, decided),
+    "pinned": _pinned,
+    "resume": lambda snapshot, attempt: (checked_id(snapshot), attempt),
+    "held": lambda snapshot, attempt, still: (checked_id(snapshot), attempt, still),
     "forget": _forget,
 }
 KINDS = frozenset(_READERS)
