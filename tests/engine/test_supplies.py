@@ -67,6 +67,8 @@ class Around:
         self.started: list[Return] = []
         self.closed: set[int] = set()
         self.told: list[Any] = []
+        self.admitted: list[int] = []
+        """The partitions whose new copy is told what is remembered."""
         self.outflow = cast(Any, SimpleNamespace(tell=lambda *said: self.told.append(said)))
         self.log = cast(Any, SimpleNamespace(state=state_of(), failure=None))
         files: Any = SimpleNamespace(keeper=SimpleNamespace(directory=None))
@@ -75,7 +77,8 @@ class Around:
         tasks: Any = SimpleNamespace(begin=self._begin)
         self.here = Supplies(
             ME, files, self.log, partitions, self.streams, self.outflow, decisions,
-            lambda: self.now, lambda _point: None, lambda _partition: None, tasks,
+            lambda: self.now, lambda _point: None, lambda _partition: None, self.admitted.append,
+            tasks,
         )  # fmt: skip
         self.decide(copies())
 
@@ -100,7 +103,8 @@ class Around:
         """Add items to the stream, which are durable here."""
         for _ in range(count):
             record = CommitUptoRecord(rows=(Upto(0, 1, 1),))
-            self.streams.logged(0, self.streams.add(0, Kept(record, 0, size, None), self.now))
+            kept = Kept(record, 0, 0, size, None)
+            self.streams.logged(0, self.streams.add(0, kept, self.now))
         self.streams.advance()
 
     def stored(self, copy: Incarnation, number: int) -> None:
