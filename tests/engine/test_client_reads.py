@@ -83,7 +83,7 @@ def test_a_block_ends_where_a_member_may_have_more() -> None:
     assert pages.carried(reads.block(UNTIL)) == [row(b"e", 3), row(b"f", 5)]
     assert reads.ended
     assert pages.carried(reads.block(UNTIL)) == []
-    assert pages.limits == [2] * 5, "a page of each, and the rest of two"
+    assert pages.limits == [2, 2, 2, 8, 32], "a page of each, and larger ones of the rest"
 
 
 def test_without_versions_a_block_has_pairs() -> None:
