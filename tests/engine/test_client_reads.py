@@ -36,7 +36,8 @@ class Pages:
             step = next(steps)
             while True:
                 assert isinstance(step, Ask)
-                step = steps.send(Value(self._page(step.member, *step.arguments), 0.0))
+                asked: Any = step.arguments
+                step = steps.send(Value(self._page(step.member, *asked), 0.0))
         except StopIteration as end:
             return end.value
 
@@ -75,14 +76,13 @@ ROWS = [
 
 def test_a_block_ends_where_a_member_may_have_more() -> None:
     pages, reads = Pages(ROWS), scan(2)
-    assert not reads.ended
-    assert pages.carried(reads.block(UNTIL)) == [row(b"a", 1), row(b"b", 7), row(b"c", 4)]
-    assert not reads.ended
-    assert pages.carried(reads.block(UNTIL)) == [row(b"d", 2)]
-    assert not reads.ended
-    assert pages.carried(reads.block(UNTIL)) == [row(b"e", 3), row(b"f", 5)]
-    assert reads.ended
-    assert pages.carried(reads.block(UNTIL)) == []
+    blocks = [(pages.carried(reads.block(UNTIL)), reads.ended) for _ in range(4)]
+    assert blocks == [
+        ([row(b"a", 1), row(b"b", 7), row(b"c", 4)], False),
+        ([row(b"d", 2)], False),
+        ([row(b"e", 3), row(b"f", 5)], True),
+        ([], True),
+    ]
     assert pages.limits == [2, 2, 2, 8, 32], "a page of each, and larger ones of the rest"
 
 

@@ -96,7 +96,7 @@ class Around:
             ),
             SimpleNamespace(tell=lambda *said: self.told.append(said)),  # type: ignore[arg-type]
             lambda: self.now,
-            self.transactions,
+            self.transactions,  # type: ignore[arg-type]
         )
 
     def _hurry(self) -> None:

@@ -16,7 +16,7 @@ from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node.prepared import EndCommit
 from tidelog.engine.node.settling import PAUSE_S, TELL_S, Settling
 from tidelog.engine.node.tx_messages import told_of
-from tidelog.wal.records import OutcomesRecord
+from tidelog.wal.records import OutcomesRecord, PrepareRecord
 
 ME, BOB, NEAR = (Incarnation(UUID(int=number), 1) for number in (1, 2, 3))
 COMMITS = (b"A".ljust(16, b"."), b"B".ljust(16, b"."))
@@ -69,11 +69,9 @@ class Around:
 
     def commit(self, name: str, number: int) -> bytes:
         """Let a transaction of both partitions commit here, on every copy."""
-        prepare = record_of(f"prepare {name} p0 e1 #{number}: k=1")
-        self.state.apply(1, prepare._replace(  # type: ignore[union-attr]  # a PREPARE is a tuple
-            near=(NEAR.member.bytes, 1),
-            participants=record_of("prepare X p0 e1 #1 with p1: k=1").participants,  # type: ignore[union-attr]  # the same
-        ))  # fmt: skip
+        prepare = record_of(f"prepare {name} p0 e1 #{number} with p1: k=1")
+        assert isinstance(prepare, PrepareRecord)
+        self.state.apply(1, prepare._replace(near=(NEAR.member.bytes, 1)))
         runs = f"p0 e1 #{number}+1, p1 e1 #{number}+1"
         self.state.apply(2, record_of(f"commit {name} time 7: {runs}; here p0"))
         tx_id = COMMITS["AB".index(name)]

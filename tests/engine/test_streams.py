@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.replication.following import Following, in_order
-from tidelog.engine.replication.stream import Item, StoredUpto
+from tidelog.engine.replication.stream import EndRecord, Item, StoredUpto
 from tidelog.engine.replication.streams import (
     BY_TAKEOVER,
     ITEM_OVERHEAD,
@@ -53,7 +53,7 @@ def prepared(
     )
 
 
-ENDS = [
+ENDS: list[EndRecord] = [
     CommitRecord(
         tx_id=bytes(16), attempt=1, time=5, participants=(Run(PARTITION, EPOCH, 1, 1),),
         applied=(PARTITION,),

@@ -182,13 +182,13 @@ def record_of(line: str) -> Record:
                 closed=closed_of(closed),
             )
         case "outcomes":
-            rows, _, gone = body.partition("; forgotten ")
+            rows, _, forgotten = body.partition("; forgotten ")
             return OutcomesRecord(
                 partition=number("p", head),
                 committed=tuple(
                     committed_of(row, number("p", head)) for row in filter(None, rows.split(", "))
                 ),
-                forgotten=tuple(map(id_of, gone.split())),
+                forgotten=tuple(map(id_of, forgotten.split())),
             )
         case "epoch":
             return EpochRecord(
