@@ -157,14 +157,14 @@ def test_a_member_that_serves_the_home_of_a_commit_asks_the_others_about_the_res
             return await client.ask("commit", tx_id, 1, False, None, reads, ranges, rows)
 
         written = [at.key(own, 0)], [b"x"]
-        for reads, ranges in ((key, []), ([], span)):
-            told = await commit(reads, ranges, written)
+        for read, ranges in ((key, []), ([], span)):
+            told = await commit(read, ranges, written)
             assert (told[1], told[4]) == ([own], [1])
         there = await clients.to(at.primary(other))
         await there.put(b"2" * 16, number, {away: b"new"})
-        for reads, ranges in ((key, []), ([], span)):
+        for read, ranges in ((key, []), ([], span)):
             with pytest.raises(FailureError) as refused:
-                await commit(reads, ranges, written)
+                await commit(read, ranges, written)
             assert refused.value.code == ConflictError.code
         told = await commit([], [], ([at.key(own, 0), away], [b"both"] * 2))
         assert (told[1], told[4]) == ([own, other], [1, 1])
