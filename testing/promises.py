@@ -99,7 +99,7 @@ class Promises:
             self._acknowledged[tx_id] = run
             self._highest[run.partition] = max(last, self._highest.get(run.partition, 0))
             for other, member in members.items():
-                if member.agreement.me in copies.in_sync and not _holds(member, tx_id, run):
+                if member.agreement.me in copies.in_sync and not _holds(member, run):
                     raise self._broken(
                         f"{name} acknowledged {tx_id.hex()}, numbers from {run.first} on of "
                         f"partition {run.partition}, and {other} has it not"
@@ -218,11 +218,14 @@ class Promises:
         return BrokenPromiseError(f"at {self._now():.3f} s: {what}")
 
 
-def _holds(member: RunningMember, tx_id: bytes, run: Run) -> bool:
-    """Tell whether a transaction is pending at a copy, or its numbers are applied."""
+def _holds(member: RunningMember, run: Run) -> bool:
+    """Tell whether a transaction is pending at a copy, or its numbers are applied.
+
+    With an id of a user it has another one there if it is of several groups.
+    """
     state = member.log.state
     pending = state.copies.pending.get(run.partition)
-    if pending is not None and any(one.tx_id == tx_id for one in pending.all()):
+    if pending is not None and any(one.run == run for one in pending.all()):
         return True
     return _has(state.counters[run.partition], run.first, run.count)
 

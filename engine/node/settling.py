@@ -159,13 +159,20 @@ class Settling:
         """Let a copy that follows from now on know what is remembered."""
         for record in self._log.state.copies.outcomes(partition):
             assert isinstance(record, OutcomesRecord)
-            self._log.put(self._outcomes(record), Haste.COURTESY)
+            # What is on its way to be forgotten would come behind that, and stay.
+            known = [one for one in record.committed if (partition, one.tx_id) not in self._going]
+            told = OutcomesRecord(partition=partition, committed=tuple(known))
+            self._log.put(self._outcomes(told), Haste.COURTESY)
 
     def _outcomes(self, record: OutcomesRecord, forgotten: Iterable[bytes] = ()) -> EndCommit:
         partition = record.partition
         commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
-        commit.then = lambda: self._log.fold(commit.ended(), lambda: None)
-        commit.undo = lambda: self._going.difference_update((partition, one) for one in forgotten)
+
+        def gone() -> None:
+            self._going.difference_update((partition, one) for one in forgotten)
+
+        commit.then = lambda: self._log.fold(commit.ended(), gone)
+        commit.undo = gone
         return commit
 
     def _tell_settled(self, now: float) -> None:
@@ -178,6 +185,7 @@ class Settling:
                 if committed is None:
                     known.discard(tx_id)
                     self._due.pop((partition, tx_id), None)
+                    self._having.pop((partition, tx_id), None)
                     continue
                 at, pause = self._due.get((partition, tx_id), (now, PAUSE_S))
                 if at > now:

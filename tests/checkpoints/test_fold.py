@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from support.fold_scripts import PARTITIONS, Fold, record_of
+from support.fold_scripts import MEMBER, PARTITIONS, Fold, id_of, record_of
 from tidelog.affinity.errors import CorruptLogError
 from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.continuity import Continuity, is_free
-from tidelog.checkpoints.copies import Copies, CopyState, Prepared
+from tidelog.checkpoints.copies import OUTCOMES_MAX, Copies, CopyState, Prepared
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import _FOLD, Applied, State
 from tidelog.tx.counter import PartitionUpdateCounter
@@ -25,9 +25,12 @@ from tidelog.wal.format import Frame
 from tidelog.wal.records import (
     RECORD_FORMS,
     Columns,
+    CommitRecord,
+    Committed,
     CommitUptoRecord,
     DropNamespaceRecord,
     NamespaceRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     Run,
@@ -38,7 +41,7 @@ from tidelog.wal.records import (
 SCRIPTS = sorted((Path(__file__).parent / "fold").glob("*.txt"))
 KINDS = {
     "tx", "prepare", "commit", "commit_upto", "rollback", "settle", "open", "clear", "admit",
-    "supplied", "epoch",
+    "supplied", "outcomes", "epoch",
 }  # fmt: skip
 
 
@@ -78,6 +81,9 @@ def test_a_fold_is_that_of_its_script(script: Path) -> None:
         (Copies, "open", "ended"),
         (Copies, "forget", "ended"),
         (Copies, "forget", "whole"),
+        (Copies, "forget", "outcomes"),
+        (Copies, "remember", "outcomes"),
+        (Copies, "take_outcomes", "outcomes"),
         (State, "_note_whole", "whole"),
     ],
 )
@@ -181,6 +187,65 @@ def test_what_a_checkpoint_says_of_a_copy_is_taken_over() -> None:
     assert copies.entries(0) == [prepare, settle]
 
 
+def test_what_a_checkpoint_keeps_of_outcomes_is_remembered_again() -> None:
+    fold = Fold()
+    fold.take("prepare A p0 e1 #1 with p1: a=1")
+    fold.take("commit A time 7: p0 e1 #1+1, p1 e1 #4+1; here p0")
+    fold.take("outcomes p0: B #9+1 e1 time 8 with p1")
+    entries = fold.state.copies.entries(0)
+    again = State.from_marks(b"s" * 16, one_space(PARTITIONS), None, {}, {0: entries}).copies
+    assert again.remembered == fold.state.copies.remembered
+    assert list(again.remembered) == [0]
+    assert again.remembered[0] == {
+        id_of(name): Committed(
+            id_of(name), 1, (MEMBER, 1), time, Run(0, 1, first, 1),
+            (Participant(0, 1, 1), Participant(1, 1, 1)),
+        )
+        for name, first, time in [("A", 1, 7), ("B", 9, 8)]
+    }  # fmt: skip
+    assert again.entries(0) == entries
+    assert again.entries(1) == []
+
+
+def test_what_is_remembered_of_a_partition_is_divided_into_records() -> None:
+    copies = Copies()
+    run, participants = Run(0, 1, 5, 1), (Participant(0, 1, 1), Participant(1, 1, 1))
+    committed = [
+        Committed(number.to_bytes(16, "big"), 1, (MEMBER, 1), 7, run, participants)
+        for number in range(OUTCOMES_MAX + 1)
+    ]
+    copies.take_outcomes(OutcomesRecord(partition=0, committed=tuple(committed)))
+    assert copies.outcomes(0) == [
+        OutcomesRecord(partition=0, committed=tuple(committed[:OUTCOMES_MAX])),
+        OutcomesRecord(partition=0, committed=tuple(committed[OUTCOMES_MAX:])),
+    ]
+    again = Copies()
+    again.restore(0, copies.entries(0))
+    assert again.remembered == copies.remembered
+    copies.take_outcomes(OutcomesRecord(partition=0, forgotten=tuple(copies.remembered[0])))
+    assert copies.remembered == {}
+
+
+def test_a_checkpoint_keeps_transactions_and_their_ends_before_outcomes_and_the_list() -> None:
+    fold = Fold()
+    lines = [
+        "settle p0 e1 from #1",
+        "open p0 e1",
+        "prepare A p0 e1 #1 with p1: a=1",
+        "commit A time 7: p0 e1 #1+1, p1 e1 #4+1; here p0",
+        "prepare B p0 e1 #2: b=1",
+        "settle p0 e2 from #3",
+    ]
+    for line in lines:
+        fold.take(line)
+    end = CommitRecord(
+        tx_id=id_of("A"), attempt=1, time=7, participants=(Run(0, 1, 1, 1),), applied=(0,)
+    )
+    outcomes = record_of("outcomes p0: A #1+1 e1 time 7 with p1")
+    wanted = [end, record_of(lines[4]), outcomes, record_of(lines[5])]
+    assert fold.state.copies.entries(0) == wanted
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -188,6 +253,7 @@ def test_what_a_checkpoint_says_of_a_copy_is_taken_over() -> None:
         "settle p0 e2 from #1",
         "admit p0 admission 9 epochs 1:1 lwm 0 ranges hwm 0",
         "clear p0 admission 9",
+        "outcomes p0: A #1+1 e1 time 7 with p1",
         "rollback A: p0 e1 #1+1",
     ],
 )

@@ -31,7 +31,7 @@ from tidelog.engine.commit.outcomes import dated_id
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net.frames import frame, pack_message
 from tidelog.engine.net.handshake import Introduction
-from tidelog.engine.node import commits, committing, log as node_log, reads, requests
+from tidelog.engine.node import commits, committing, log as node_log, reads, requests, room
 from tidelog.engine.node.member import RunningMember
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY, PORT
@@ -411,7 +411,7 @@ def test_commits_that_the_disk_does_not_keep_up_with_are_told_to_come_again(
 
     async def scenario(at: SimCluster) -> None:
         client, number = await serving(at, clients)
-        monkeypatch.setattr(committing, "QUEUED_BYTES_MAX", 10_000)
+        monkeypatch.setattr(room, "QUEUED_BYTES_MAX", 10_000)
         begun = {}
         for index in range(100):
             writes = [[number, [b"%d" % index], [b"x" * 1000]]]

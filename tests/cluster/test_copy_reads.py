@@ -228,20 +228,20 @@ def test_only_whoever_is_in_the_set_as_it_says_is_confirmed() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Outflow, "tell", lambda _self, *said: told.append(said))
             for sender, *row in (
-                (one, 0, epoch, 0),
-                (one, 0, epoch + 1, 0),
-                (one, 0, epoch, 5),
-                (one, 99, epoch, 0),
-                (one._replace(boot=2), 0, epoch, 0),
+                (one, 0, epoch, 0, 1),
+                (one, 0, epoch + 1, 0, 1),
+                (one, 0, epoch, 5, 1),
+                (one, 99, epoch, 0, 1),
+                (one._replace(boot=2), 0, epoch, 0, 1),
             ):
                 readers.arrived(sender, [80, 7, *([number] for number in row)])
-            uneven: list[list[list[int]]] = [[[0], [], []], [[], [1, 2], []]]
+            uneven: list[list[list[int]]] = [[[0], [], [], []], [[], [1, 2], [], []]]
             for columns in uneven:
                 with pytest.raises(FrameError, match="confirm-copy: zip"):
                     readers.arrived(one, [80, 7, *columns])
         assert [message for _, message in told] == [
-            [81, 7, [0], [epoch], [0]],
-            *([[81, 7, [], [], []]] * 4),
+            [81, 7, [0], [epoch], [0], [1]],
+            *([[81, 7, [], [], [], []]] * 4),
         ]
 
     at.run(scenario)

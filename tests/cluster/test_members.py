@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import trio
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
 from tidelog.affinity.changes import Touched
+from tidelog.affinity.errors import ConflictError
 from tidelog.affinity.topology import Topology
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.agreement import journal, machine
@@ -127,15 +129,49 @@ def test_a_member_asked_for_what_another_one_serves_says_remap() -> None:
         with pytest.raises(FailureError) as refused:
             await client.put(b"1" * 16, number, {at.key(other, 0): b"x"})
         assert refused.value.code == "remap"
-        own = at.key(next(p for p in range(PARTITIONS) if at.primary(p) == "n1"), 0)
-        write = [number, [own], [b"x"]]
         key = [[number, [at.key(other, 0)], [0], [0]]]
         span = [[number, [other], b"", None, 0, range_digest([], [], [])]]
         for read in ([key, []], [[], span]):
-            for writes in ([], [write]):
-                with pytest.raises(FailureError) as refused:
-                    await client.ask("commit", b"1" * 16, 1, False, None, *read, writes)
-                assert refused.value.code == "remap"
+            with pytest.raises(FailureError) as refused:
+                await client.ask("commit", b"1" * 16, 1, False, None, *read, [])
+            assert refused.value.code == "remap"
+
+    at.run(scenario)
+
+
+def test_a_member_that_serves_the_home_of_a_commit_asks_the_others_about_the_rest() -> None:
+    at = cluster(6)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        client, number = await serving(at, clients)
+        own = next(p for p in range(PARTITIONS) if at.primary(p) == "n1")
+        other = next(p for p in range(own, PARTITIONS) if at.primary(p) != "n1")
+        away = at.key(other, 0)
+        key = [[number, [away], [0], [0]]]
+        span = [[number, [other], b"", None, 0, range_digest([], [], [])]]
+        commits = count(1)
+
+        async def commit(reads: Any, ranges: Any, *writes: Any) -> Any:
+            tx_id, rows = b"%016d" % next(commits), [[number, *one] for one in writes]
+            return await client.ask("commit", tx_id, 1, False, None, reads, ranges, rows)
+
+        written = [at.key(own, 0)], [b"x"]
+        for read, ranges in ((key, []), ([], span)):
+            told = await commit(read, ranges, written)
+            assert (told[1], told[4]) == ([own], [1])
+        there = await clients.to(at.primary(other))
+        await there.put(b"2" * 16, number, {away: b"new"})
+        for read, ranges in ((key, []), ([], span)):
+            with pytest.raises(FailureError) as refused:
+                await commit(read, ranges, written)
+            assert refused.value.code == ConflictError.code
+        told = await commit([], [], ([at.key(own, 0), away], [b"both"] * 2))
+        assert (told[1], told[4]) == ([own, other], [1, 1])
+        assert (await there.ask("get", number, [away]))[0] == [b"both"]
+        with pytest.raises(FailureError) as refused:
+            await there.ask("commit", b"3" * 16, 1, False, None, [], [], [[number, *written]])
+        assert refused.value.code == "remap"
 
     at.run(scenario)
 

@@ -1,7 +1,6 @@
 """Transactions of clients through faults: lists, sets and a bank, strictly serializable behind all.
 
-A cluster of one member has transactions over any keys; in a larger one what they touch lies in one
-partition.
+In a cluster of one member, in one partition of a larger one, and over several of its partitions.
 """
 
 from __future__ import annotations
@@ -172,6 +171,16 @@ def test_transactions_in_one_partition_of_three_copies(
     assert anomalies(kind, seed, faults, keys=keys, nodes=3, backups=2) == []
 
 
+@pytest.mark.parametrize("kind", ["lists", "sets", "bank"])
+@pytest.mark.parametrize("faults", [kills, resets, moves], ids=["kills", "broken", "moves"])
+@pytest.mark.parametrize("seed", range(2))
+def test_transactions_over_several_partitions_of_three_copies(
+    kind: str, faults: Faults, seed: int
+) -> None:
+    keys = [*keys_in(PARTITIONS - 1, 1), *keys_in(0, 1), *keys_in(3, 1)]
+    assert anomalies(kind, seed, faults, keys=keys, nodes=3, backups=2) == []
+
+
 def test_read_committed_loses_updates_and_that_is_found() -> None:
     found = [
         one.name
@@ -190,7 +199,7 @@ def test_commits_that_confirm_nothing_are_found(monkeypatch: pytest.MonkeyPatch)
     assert names & {"lost write", "incompatible order", "G2", "lost update"}, names
 
 
-def test_a_given_id_commits_beside_reads_of_any_partitions() -> None:
+def test_a_given_id_commits_beside_reads_and_writes_of_any_partitions() -> None:
     at = SimCluster(seed=5, nodes=3, partitions=PARTITIONS, backups=2)
 
     async def scenario(at: SimCluster) -> None:
@@ -202,6 +211,9 @@ def test_a_given_id_commits_beside_reads_of_any_partitions() -> None:
             await shared.set(key, place)
         async with db.transaction(isolation="read_committed", id=b"1" * 16) as tx:
             assert [await tx[shared].get(key) for key in ANYWHERE] == [0, 1, 2]
+            await tx[shared].set(ANYWHERE[0], 7)
+            await tx[shared].set(ANYWHERE[1], 8)
+        assert [await shared.get(key) for key in ANYWHERE] == [7, 8, 2]
         assert await db.outcome(b"1" * 16) == "committed"
         await db.aclose()
 

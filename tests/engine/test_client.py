@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from tidelog.codecs import I64, Str
 from tidelog.engine.client.blocking import ClusterDatabase, connect, connect_with
 from tidelog.engine.client.changes import SeenRange
 from tidelog.engine.client.places import place_of_cluster
-from tidelog.engine.client.reads import Page
+from tidelog.engine.client.routing import Cluster
 from tidelog.engine.client.unsupported import NOT_YET
+from tidelog.engine.commit.outcomes import home_of
 from tidelog.engine.data.digests import RANGE_KEYS_MAX
 from tidelog.engine.net import frames
 from tidelog.errors import (
@@ -29,6 +31,7 @@ from tidelog.errors import (
     CodecError,
     CommitUnknownError,
     ConflictError,
+    DeadlineError,
     ForkedError,
     NotEnoughMembersError,
     NotFoundError,
@@ -346,11 +349,13 @@ def test_read_committed_confirms_nothing_and_keeps_nothing_for_that(alone: Membe
 @pytest.mark.parametrize("confirms", [False, True])
 def test_a_range_is_limited_only_if_it_is_confirmed(confirms: bool) -> None:
     namespace: Any = None
-    seen = SeenRange(namespace, b"", None, reverse=False, values=False, confirms=confirms)
-    many = RANGE_KEYS_MAX + 1
-    page = Page([b"k"] * many, [b""] * many, [1] * many, [1] * many, more=False)
+    seen = SeenRange(
+        Cluster([]), namespace, b"", None, reverse=False, values=False, confirms=confirms
+    )
+    row = (b"k", b"", 1, 1) if confirms else (b"k", b"")
+    seen.gave([row] * RANGE_KEYS_MAX, more=True)
     with pytest.raises(TransactionTooLargeError) if confirms else nullcontext():
-        seen.gave(page)
+        seen.gave([row], more=False)
 
 
 def test_repeatable_read_is_serializable_here(alone: Members) -> None:
@@ -367,7 +372,7 @@ def test_repeatable_read_is_serializable_here(alone: Members) -> None:
         assert dict(m.items()) == {key_of(0): 10, key_of(1): 2}
 
 
-def test_read_committed_reads_any_partitions_and_writes_one(three: Members) -> None:
+def test_read_committed_reads_and_writes_any_partitions(three: Members) -> None:
     with connect(three.url) as db:
         m = counters(db)
         for number in range(3):
@@ -376,12 +381,183 @@ def test_read_committed_reads_any_partitions_and_writes_one(three: Members) -> N
             found = tx[m].get_many([key_of(0), key_of(1), key_of(2)])
             tx[m][key_of(0)] = sum(found.values()) + tx[m][key_of(1)]
         assert m[key_of(0)] == 4
-        with pytest.raises(UnsupportedError), db.transaction(isolation="read_committed") as tx:  # noqa: PT012
-            tx[m][key_of(0)] = 1
-            tx[m][key_of(1)] = 1
-        with pytest.raises(UnsupportedError), db.transaction(isolation="read_committed") as tx:
+        with db.transaction(isolation="read_committed", plain_writes=True) as tx:
+            tx[m][key_of(0)] = 5
+            assert sorted(tx[m]) == sorted(key_of(number) for number in range(3))
+            m[key_of(2)] = 9  # nothing is confirmed
+            tx[m][key_of(1)] = len(tx[m])
+        assert [m[key_of(number)] for number in range(3)] == [5, 3, 9]
+        before = list(three.asked)
+        with db.transaction(isolation="read_committed") as tx:
             list(tx[m])
-        assert m[key_of(0)] == 4
+        assert "commit" not in [what for _, what in three.asked[len(before) :]]
+
+
+# ------------------------------------------------------------------ of several members
+
+
+def commits_of(cluster: Members, since: int) -> list[int]:
+    """Which members were asked to commit something since then."""
+    return [member for member, what in cluster.asked[since:] if what == "commit"]
+
+
+def test_a_transaction_writes_partitions_of_several_members(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = [key_of(number) for number in range(3)]
+        m.update(dict.fromkeys(keys, 1))
+        since = len(three.asked)
+        with db.transaction() as tx:
+            inside = tx[m]
+            inside[keys[0]] -= 1
+            inside[keys[2]] += 1
+            assert inside.get_many(keys) == dict(zip(keys, [0, 1, 2], strict=True))
+            assert [*inside] == sorted(keys)
+        assert m.get_many(keys) == dict(zip(keys, [0, 1, 2], strict=True))
+        home = min(partition_of(key.encode(), Space(0, PARTITIONS)) for key in keys[::2])
+        assert commits_of(three, since) == [three.primaries[home]], "one member leads it"
+        m.delete_many(keys[:2])
+        assert dict(m) == {keys[2]: 2}
+        m.clear()
+        assert dict(m) == {}
+
+
+def test_what_was_read_at_several_members_has_to_be_so_still(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = [key_of(number) for number in range(3)]
+        reads: list[Callable[[Counters], object]] = [
+            lambda inside: inside[keys[1]],
+            lambda inside: inside.get_many(keys),
+            lambda inside: list(inside),
+            lambda inside: list(inside.range(reverse=True)),
+            lambda inside: next(iter(inside.range(keys[1]))),
+            lambda inside: len(inside),
+        ]
+        m.update(dict.fromkeys(keys, 1))
+        for read in reads:
+            with pytest.raises(ConflictError), db.transaction(plain_writes=True) as tx:  # noqa: PT012
+                read(tx[m])
+                m[keys[1]] += 1
+                tx[m][keys[2]] = 100
+            with db.transaction() as tx:
+                read(tx[m])
+                tx[m][keys[2]] = 5
+        assert m.get_many(keys) == dict(zip(keys, [1, 1 + len(reads), 5], strict=True))
+
+
+def test_reads_of_several_members_are_confirmed_though_nothing_was_written(
+    three: Members,
+) -> None:
+    # What one request has shown is of one moment only if one member has answered all of it.
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = [key_of(number) for number in range(3)]
+        m.update(dict.fromkeys(keys, 1))
+        since = len(three.asked)
+        with db.transaction() as tx:
+            tx[m].get_many(keys[:1])
+        assert commits_of(three, since) == []
+        with db.transaction() as tx:
+            tx[m].get_many(keys)
+        assert len(commits_of(three, since)) == 1
+        with pytest.raises(ConflictError), db.transaction(plain_writes=True) as tx:  # noqa: PT012
+            list(tx[m])
+            m[keys[1]] = 2
+        with db.transaction() as tx:
+            list(tx[m])
+
+
+def test_what_came_into_a_range_at_another_member_is_a_conflict(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        m["a"] = 1
+        with pytest.raises(ConflictError), db.transaction(plain_writes=True) as tx:  # noqa: PT012
+            assert [*tx[m].range("a", "zz")] == [("a", 1)]
+            m[key_of(1)] = 1
+            tx[m]["a"] = 2
+        with db.transaction(plain_writes=True) as tx:
+            [*tx[m].range("a", "b")]
+            m[key_of(2)] = 1  # outside of it
+            tx[m]["a"] = 2
+        assert m["a"] == 2
+
+
+@pytest.mark.slow
+def test_pages_of_several_members_are_merged_with_what_was_written(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        m.update({f"n{number:04}": number for number in range(6000)})
+        for reverse in (False, True):
+            with db.transaction() as tx:
+                inside = tx[m]
+                inside["n0000x"] = -1
+                inside["z"] = -2
+                del inside["n1501"]
+                expected = sorted({*m, "n0000x", "z"} - {"n1501"}, reverse=reverse)
+                assert [key for key, _ in inside.range(reverse=reverse)] == expected
+                assert len(inside) == 6001
+            with db.transaction() as tx:
+                tx[m]["n1501"] = 1501
+                tx[m].delete_many(["n0000x", "z"])
+        for changed, is_shown in (("n0500", True), ("n5999", False)):
+            with (
+                pytest.raises(ConflictError) if is_shown else nullcontext(),
+                db.transaction(plain_writes=True) as tx,
+            ):
+                assert len([*islice(tx[m], 1000)]) == 1000
+                m[changed] = 0
+                tx[m]["z"] = 1
+        assert m["z"] == 1
+
+
+def test_a_given_id_has_its_outcome_at_a_partition_of_its_own(three: Members) -> None:
+    with connect(three.url) as db:
+        m, ids = counters(db), (db.new_id() for _ in range(1000))
+        key, since = key_of(0), len(three.asked)
+        tx_id = next(one for one in ids if three.primaries[home_of(one, PARTITIONS)] == 1)
+        with db.transaction(id=tx_id) as tx:
+            tx[m][key] = 1
+        assert commits_of(three, since) == [1]
+        with db.transaction(id=tx_id) as tx:
+            tx[m][key] = 2
+        assert (m[key], db.outcome(tx_id)) == (1, "committed")
+
+
+def test_what_has_lost_a_race_for_locks_is_sent_anew_under_another_id(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = {key_of(0): 5, key_of(1): 6}
+        m.update(keys)
+        home = min(partition_of(key.encode(), Space(0, PARTITIONS)) for key in keys)
+        leads = three.members[three.primaries[home]]
+        leads.faults += ["again", "again", "wait"]
+        since = len(three.asked)
+        with db.transaction() as tx:
+            tx[m].update(dict.fromkeys(keys, 7))
+        assert commits_of(three, since) == [leads.number] * 4
+        assert dict(m) == dict.fromkeys(keys, 7)
+        with connect(three.url, timeout=0.05) as hasty:
+            leads.faults += ["again"] * 1000
+            with pytest.raises(DeadlineError, match="was not committed within"):
+                counters(hasty).update(keys)
+            leads.faults.clear()
+        assert dict(m) == dict.fromkeys(keys, 7)
+
+
+def test_a_commit_of_several_members_whose_answer_was_lost_is_asked_for(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = {key_of(0): 5, key_of(1): 6}
+        home = min(partition_of(key.encode(), Space(0, PARTITIONS)) for key in keys)
+        m[key_of(2)] = 0
+        faults: list[Fault] = ["break_before", "break_after", "pending"]
+        for number, fault in enumerate(faults):
+            three.members[three.primaries[home]].faults.append(fault)
+            before = sum(three.counters)
+            m.update(dict.fromkeys(keys, number))
+            assert m.get_many(keys) == dict.fromkeys(keys, number)
+            assert sum(three.counters) == before + 2
 
 
 # ------------------------------------------------------------------ what there is not
@@ -389,12 +565,9 @@ def test_read_committed_reads_any_partitions_and_writes_one(three: Members) -> N
 
 def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
     with connect(three.url) as db:
-        m = counters(db)
-        keys = {key_of(0): 0, key_of(1): 1}
         refused: dict[str, Callable[[], object]] = {
             "pessimistic": lambda: db.transaction("pessimistic"),
             "durability": lambda: db.transaction(durability="interval"),
-            "groups": lambda: m.update(keys),
             "snapshot": db.snapshot,
             "attach": lambda: db.attach("/somewhere"),
             "backup": lambda: db.backup("/somewhere"),
@@ -412,14 +585,6 @@ def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
         for options in ({"mode": "opt"}, {"isolation": "none"}, {"durability": 5}):
             with pytest.raises(UsageError, match="is not one of"):
                 db.transaction(**options)
-        with pytest.raises(UnsupportedError), db.transaction() as tx:  # noqa: PT012
-            tx[m].get(key_of(0))
-            tx[m].get(key_of(1))
-        with pytest.raises(UnsupportedError), db.transaction() as tx:
-            list(tx[m])
-        with db.transaction() as tx:
-            tx[m][key_of(0)] = 1
-            assert tx[m][key_of(0)] == 1
 
 
 def test_documents_have_the_same_table(three: Members) -> None:

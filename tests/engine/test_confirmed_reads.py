@@ -77,6 +77,15 @@ class Around:
         partitions: Any = SimpleNamespace(
             check=self._check, serves=lambda _partition, _now: self.served
         )
+        self.locks = SimpleNamespace(idle=True)
+        self.met = 0
+        """Up to which item of a stream a copy has not met all locks."""
+        self.transactions: Any = SimpleNamespace(
+            locks=self.locks,
+            participating=SimpleNamespace(
+                copy_may_read=lambda partition, number: partition == 3 and number >= self.met
+            ),
+        )
         self.reads: Any = CopyReads(
             ME,
             self.log,  # type: ignore[arg-type]
@@ -87,6 +96,7 @@ class Around:
             ),
             SimpleNamespace(tell=lambda *said: self.told.append(said)),  # type: ignore[arg-type]
             lambda: self.now,
+            self.transactions,  # type: ignore[arg-type]
         )
 
     def _hurry(self) -> None:
@@ -103,9 +113,11 @@ class Around:
         assert {message[0] for _, message in told} <= {CONFIRM}
         return [(Incarnation(who, 1), message[1], message[2]) for who, message in told]
 
-    def confirm(self, who: Incarnation, number: int, *partitions: int, epoch: int = 5) -> None:
-        count = len(partitions)
-        self.reads.arrived(who, [CONFIRMED, number, [*partitions], [epoch] * count, [0] * count])
+    def confirm(
+        self, who: Incarnation, number: int, *partitions: int, epoch: int = 5, item: int = 0
+    ) -> None:
+        columns = [[*partitions], *([one] * len(partitions) for one in (epoch, 0, item))]
+        self.reads.arrived(who, [CONFIRMED, number, *columns])
 
     def ask(self, *partitions: int, key: bytes = b"k") -> Request:
         request = Request(*partitions, key=key)
@@ -160,6 +172,32 @@ def test_one_question_is_on_its_way_and_what_comes_meanwhile_goes_with_the_next(
     around.confirm(BOB, 2, 1)
     assert (second.told, third.told) == (["answered"], ["remap"])
     assert around.questions() == []
+
+
+def test_a_question_tells_how_far_the_copy_had_the_stream_when_it_read(around: Around) -> None:
+    around.following[0].durable = 7
+    one = around.ask(0)
+    around.following[0].durable = 9
+    [(_, question)] = around.told
+    assert question == [CONFIRM, 1, [0], [5], [0], [7]]
+    around.confirm(BOB, 1, 0, item=7)
+    assert one.told == ["answered"]
+    two = around.ask(0)
+    around.confirm(BOB, 2, 0, item=7)
+    assert two.told == ["remap"], "of another read"
+
+
+def test_what_is_served_here_is_not_read_beside_copies_while_something_is_locked(
+    around: Around,
+) -> None:
+    around.locks.idle = False
+    for partitions in ((3,), (2, 3)):
+        with pytest.raises(RoutedError) as refused:
+            around.ask(*partitions)
+        assert refused.value.answer == "remap"
+    one = around.ask(2)
+    around.confirm(CID, around.questions()[-1][1], 2)
+    assert one.told == ["answered"], "these locks are of other partitions"
 
 
 def test_a_primary_that_does_not_answer_in_time_is_asked_by_the_client(around: Around) -> None:
@@ -262,8 +300,12 @@ def test_a_primary_confirms_whom_it_lists_and_streams_to_while_it_serves(around:
         assert (member, message[:2]) == (who.member, [CONFIRMED, 9])
         return bool(message[2])
 
-    row = CopyRow(3, 5, 0)
+    row = CopyRow(3, 5, 0, 8)
     assert confirmed(row)
+    around.met = 9
+    assert not confirmed(row), "what is locked there may be confirmed by others already"
+    assert confirmed(row._replace(number=9))
+    around.met = 8
     assert not confirmed(row, CID)
     for other in (row._replace(epoch=4), row._replace(admission=1), row._replace(partition=2)):
         assert not confirmed(other)

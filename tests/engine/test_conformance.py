@@ -26,7 +26,6 @@ from tidelog.errors import (
     NotFoundError,
     ReadOnlyError,
     TidelogError,
-    UnsupportedError,
     UsageError,
 )
 
@@ -399,11 +398,6 @@ async def test_views_are_those_of_a_dict_on_every_face_for_threads(name: str) ->
 @pytest.mark.parametrize("scenario", WRITING)
 async def test_what_is_written_is_the_same_on_every_face(face: Face, scenario: Any) -> None:
     disk = filled().copy()
-    if scenario.__name__ in face.refuses:
-        with pytest.raises(UnsupportedError):
-            async with face.opened(disk) as world:
-                await scenario(world)
-        return
     async with face.opened(disk) as world:
         expected = await scenario(world)
         for name, content in expected.items():

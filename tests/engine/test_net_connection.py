@@ -150,7 +150,7 @@ async def test_nothing_leaves_in_the_middle_of_a_frame_that_alone_is_waited_for(
 
 async def test_what_was_not_taken_counts_for_what_may_wait() -> None:
     async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
-        long = BY_NAME["confirm-copy"].message(1, [1] * 1200, [], [])
+        long = BY_NAME["confirm-copy"].message(1, [1] * 1200, [], [], [])
         wire.takes.append(0)
         assert connection.send(long) == "queued"
         assert connection.send(ping(1)) == "full"

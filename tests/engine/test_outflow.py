@@ -49,7 +49,7 @@ def around(room: int = 100) -> tuple[Outflow, Lines, Streams]:
 
 def add(streams: Streams, size: int = 100) -> None:
     record = CommitUptoRecord(rows=(Upto(0, 1, 1),))
-    streams.add(0, Kept(record, 0, size, None), 0.0)
+    streams.add(0, Kept(record, 0, 0, size, None), 0.0)
 
 
 def test_words_go_in_order_and_wait_for_room() -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from support.messages import example_of
 from support.takeovers import state_of
 from tidelog.affinity.changes import CopiesRemoved, EpochsOpened, MemberGone, Takeover
 from tidelog.affinity.table import PartitionRow
@@ -27,11 +28,12 @@ from tidelog.engine.agreement.coordinator import GIVE_IT_UP
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.net.frames import Message
-from tidelog.engine.net.kinds import BY_NUMBER
+from tidelog.engine.net.kinds import BY_NAME, BY_NUMBER, KINDS
 from tidelog.engine.node import groups as groups_module
 from tidelog.engine.node.exchanges import ExchangeRecord
 from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
+from tidelog.engine.node.transactions import Transactions
 from tidelog.engine.replication.following import Following
 from tidelog.engine.replication.merging import MergeError
 from tidelog.engine.replication.reports import (
@@ -155,6 +157,7 @@ class Around:
         self.pumps = self.applied = 0
         self.waits = False
         self.supplies, self.catching_up, self.leftovers = Supplies(), CatchingUp(), CatchingUp()
+        self.transactions = Heard()
         self.followed: dict[int, Following] = {}
         self.connections: list[tuple[UUID, list[Any]]] = []
         self.decisions: Any = SimpleNamespace(
@@ -180,6 +183,7 @@ class Around:
         groups.supplies = self.supplies  # type: ignore[assignment]
         groups.catching_up = self.catching_up  # type: ignore[assignment]
         groups.leftovers = self.leftovers  # type: ignore[assignment]
+        groups.transactions = self.transactions  # type: ignore[assignment]
         groups.emptying = SimpleNamespace(  # type: ignore[assignment]
             decided=lambda _topology: None, empties=lambda _partition: False
         )
@@ -283,6 +287,33 @@ class CatchingUp:
 
     def unheard(self, member: UUID) -> list[Demanded]:
         return self.demands.get(member, [])
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+
+class Heard:
+    """What transactions of several groups have heard, in order."""
+
+    takes = staticmethod(Transactions.takes)
+
+    def __init__(self) -> None:
+        self.of_epochs: list[tuple[str, int]] = []
+        self.topologies: list[Topology] = []
+        self.messages: list[tuple[Incarnation, Message]] = []
+        self.ticks = 0
+
+    def sealed(self, partition: int) -> None:
+        self.of_epochs.append(("sealed", partition))
+
+    def opened(self, partition: int) -> None:
+        self.of_epochs.append(("opened", partition))
+
+    def decided(self, topology: Topology) -> None:
+        self.topologies.append(topology)
+
+    def arrived(self, sender: Incarnation, message: Message) -> None:
+        self.messages.append((sender, message))
 
     def tick(self) -> None:
         self.ticks += 1
@@ -1006,6 +1037,36 @@ def test_what_is_decided_may_let_something_commit() -> None:
     decides = around.log.decides
     around.decide(copies(0, ME, BOB))
     assert around.log.decides == decides + 1
+
+
+def test_transactions_of_several_groups_hear_of_epochs_decisions_and_ticks() -> None:
+    around = listed()
+    heard = around.transactions
+    assert heard.of_epochs == [("sealed", 0)]
+    for one in (BOB, CID):
+        around.heard(one, settle_stored_message([Opened(0, 2)]))
+    assert heard.of_epochs == [("sealed", 0)], "not before the opening is in the log"
+    around.carry()
+    assert heard.of_epochs == [("sealed", 0), ("opened", 0)]
+    around.decide(copies(0, BOB, ME, epoch=3))
+    assert heard.of_epochs[2:] == [("sealed", 0)], "what is pending goes with the epoch"
+    assert [one.index for one in heard.topologies] == [1, 2]
+    ticks = heard.ticks
+    around.groups.tick()
+    assert heard.ticks == ticks + 1
+
+
+def test_messages_about_transactions_of_several_groups_go_to_these() -> None:
+    around = begun()
+    wanted = [
+        "lock", "locked", "unlock", "confirm", "confirmed", "prepare", "prepared", "refused",
+        "decision", "question", "settled", "forget", "ask-over", "over",
+    ]  # fmt: skip
+    assert {kind.name for kind in KINDS if Transactions.takes(kind.name)} == set(wanted)
+    others = ["read", "value", "committing", "committing-ok", "probe", "pin", "pinned", "resume"]
+    messages = [example_of(BY_NAME[name]) for name in wanted]
+    around.heard(CID, *messages, *(example_of(BY_NAME[name]) for name in others))
+    assert around.transactions.messages == [(CID, message) for message in messages]
 
 
 def broken(*partitions: PartitionCopies) -> Around:

@@ -44,9 +44,11 @@ from tidelog.wal.records import (
     Closed,
     Columns,
     CommitRecord,
+    Committed,
     CommitUptoRecord,
     Opened,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     RollbackRecord,
@@ -133,6 +135,18 @@ ITEMS = [
     ),
     Item(5, 9, 1, 3, CommitUptoRecord(rows=(Upto(5, 1, 1),))),
     Item(4, 9, 2, 3, RollbackRecord(tx_id=OTHER, time=8, reason="told", runs=(Run(4, 1, 8, 1),))),
+    Item(
+        4, 9, 2, 4,
+        OutcomesRecord(
+            partition=4,
+            committed=(
+                Committed(TX, 1, (BOB.bytes, 7), 8, Run(4, 2, 13, 2),
+                          (Participant(4, 2, 2), Participant(6, 1, 1))),
+            ),
+            forgotten=(OTHER,),
+        ),
+    ),
+    Item(4, 9, 2, 5, OutcomesRecord(partition=4)),
 ]  # fmt: skip
 
 
@@ -314,6 +328,11 @@ def test_the_fields_of_items_stand_where_these_tests_say() -> None:
         ("more", [[4, 2, 2], None, "text"], 0, "are not details"),
         ("more", "text", 2, "groups of 4|unsupported|not supported"),
         ("more", None, 4, "not a text"),
+        ("more", None, 5, "not subscriptable"),
+        ("more", [5, [], []], 5, "OUTCOMES of partition 5"),
+        ("partitions", 5, 6, "OUTCOMES of partition 4"),
+        ("more", [4, [[TX, 1]], []], 5, "unpack"),
+        ("more", [4, [], [b"short"]], 6, "not an id"),
         ("namespaces", "text", 0, "are not namespaces of 2 updates"),
         ("namespaces", [16], 0, "are not namespaces of 2 updates"),
         ("namespaces", [16, b""], 0, "are not namespaces of 2 updates"),

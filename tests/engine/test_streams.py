@@ -10,11 +10,18 @@ from hypothesis import given, strategies as st
 
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.replication.following import Following, in_order
-from tidelog.engine.replication.stream import Item, StoredUpto
-from tidelog.engine.replication.streams import BY_TAKEOVER, ITEM_OVERHEAD, Streams
+from tidelog.engine.replication.stream import EndRecord, Item, StoredUpto
+from tidelog.engine.replication.streams import (
+    BY_TAKEOVER,
+    ITEM_OVERHEAD,
+    PartitionStream,
+    Streams,
+)
 from tidelog.wal.records import (
+    CommitRecord,
     CommitUptoRecord,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     RollbackRecord,
@@ -26,19 +33,35 @@ A, B, C = (Incarnation(UUID(int=number), 3) for number in (1, 2, 3))
 PARTITION, EPOCH = 4, 7
 
 
-def prepared(first: int, count: int = 1, partition: int = PARTITION) -> PrepareRecord:
+def prepared(
+    first: int, count: int = 1, partition: int = PARTITION, others: Sequence[int] = ()
+) -> PrepareRecord:
     return PrepareRecord(
         tx_id=first.to_bytes(16, "big"),
         attempt=1,
         near=(A.member.bytes, A.boot),
         time=first,
         home=partition,
-        participants=(Participant(partition, EPOCH, count),),
+        participants=(
+            Participant(partition, EPOCH, count),
+            *(Participant(other, EPOCH, 1) for other in others),
+        ),
         run=Run(partition, EPOCH, first, count),
         namespaces=16,
         keys=[b"k%d" % number for number in range(count)],
         values=[b"v"] * count,
     )
+
+
+ENDS: list[EndRecord] = [
+    CommitRecord(
+        tx_id=bytes(16), attempt=1, time=5, participants=(Run(PARTITION, EPOCH, 1, 1),),
+        applied=(PARTITION,),
+    ),
+    RollbackRecord(tx_id=bytes(16), time=5, reason="refused", runs=(Run(PARTITION, EPOCH, 2, 1),)),
+    OutcomesRecord(partition=PARTITION, forgotten=(bytes(16),)),
+]  # fmt: skip
+"""What the stream of a partition has about the ends of transactions of several."""
 
 
 def opened(*copies: Incarnation) -> Streams:
@@ -49,6 +72,11 @@ def opened(*copies: Incarnation) -> Streams:
 
 def prepare(streams: Streams, first: int, waits: object = None) -> int:
     return streams.prepare(prepared(first), 10, waits, now=0.0)
+
+
+def stream_of(streams: Streams) -> PartitionStream:
+    (stream,) = streams
+    return stream
 
 
 def upto(copy: Incarnation, number: int) -> tuple[Incarnation, StoredUpto, float]:
@@ -166,6 +194,59 @@ def test_what_commits_while_something_is_told_is_told_later() -> None:
     streams.advance()
     streams.tell(rows, 1.0)
     assert streams.untold() == [Upto(PARTITION, EPOCH, 2)]
+
+
+def test_what_is_of_several_partitions_is_everywhere_and_has_not_committed_by_that() -> None:
+    streams = opened(B)
+    streams.prepare(prepared(1, others=[9]), 10, "a part", 0.0)
+    streams.logged(PARTITION, 2)
+    streams.stored(*upto(B, 2))
+    assert streams.advance() == ([], ["a part"])
+    # Those of this partition alone commit by their numbers, over it.
+    prepare(streams, 2, "a client")
+    streams.prepare(prepared(3, others=[9]), 10, "another part", 0.0)
+    streams.logged(PARTITION, 4)
+    streams.stored(*upto(B, 4))
+    assert streams.advance() == ([Upto(PARTITION, EPOCH, 2)], ["a client", "another part"])
+    assert [one.number for one in stream_of(streams).acknowledged()] == [3]
+
+
+def test_an_end_is_an_item_that_everybody_gets_and_commits_nothing_else() -> None:
+    streams = opened(B)
+    streams.prepare(prepared(1, others=[9]), 10, None, 0.0)
+    for at, record in enumerate(ENDS, 3):
+        assert streams.end(PARTITION, EPOCH, record, f"end {at}", 0.0) == at
+    before = stream_of(streams).bytes
+    assert before == 10 + (2 + len(ENDS)) * ITEM_OVERHEAD
+    items = streams.next_items(B.member, 1 << 20)
+    assert [item.record for item in items][2:] == ENDS
+    streams.logged(PARTITION, 5)
+    streams.stored(*upto(B, 4))
+    assert streams.advance() == ([], ["end 3", "end 4"])
+    assert stream_of(streams).waiting() == ["end 5"]
+    streams.stored(*upto(B, 5))
+    assert streams.advance() == ([], ["end 5"])
+    assert stream_of(streams).bytes == 0
+
+
+def test_an_end_of_an_epoch_that_is_over_is_no_item() -> None:
+    streams = Streams()
+    assert streams.end(PARTITION, EPOCH, ENDS[0], None, 0.0) == 0
+    streams.open(PARTITION, EPOCH, [B], now=0.0)
+    assert streams.end(PARTITION, EPOCH - 1, ENDS[0], None, 0.0) == 0
+    assert streams.end(PARTITION, EPOCH + 1, ENDS[0], None, 0.0) == 0
+    assert stream_of(streams).end == 1
+    streams.close(PARTITION)
+    assert streams.end(PARTITION, EPOCH, ENDS[0], None, 0.0) == 0
+
+
+def test_an_end_is_everywhere_with_the_own_log_if_nobody_else_has_the_partition() -> None:
+    streams = opened()
+    number = streams.end(PARTITION, EPOCH, ENDS[0], "an end", 0.0)
+    assert number == 1
+    assert streams.advance() == ([], [])
+    streams.logged(PARTITION, number)
+    assert streams.advance() == ([], ["an end"])
 
 
 def test_a_closed_stream_has_those_that_wait_and_takes_nothing_more() -> None:
@@ -583,11 +664,15 @@ def test_commits_of_one_message_are_one_record_behind_all_others() -> None:
             at(4, prepared(2)),
             at(5, rollback),
             at(6, CommitUptoRecord(rows=(Upto(4, 7, 2),))),
+            at(7, ENDS[0]),
+            at(8, ENDS[2]),
         ]
     )
     assert records[1:] == [
         prepared(1),
         prepared(2),
         rollback,
+        ENDS[0],
+        ENDS[2],
         CommitUptoRecord(rows=(Upto(4, 7, 2),)),
     ]

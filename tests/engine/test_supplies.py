@@ -67,6 +67,8 @@ class Around:
         self.started: list[Return] = []
         self.closed: set[int] = set()
         self.told: list[Any] = []
+        self.admitted: list[tuple[int, bool]] = []
+        """The partitions of which a new copy is to hear what is remembered, and if it follows."""
         self.outflow = cast(Any, SimpleNamespace(tell=lambda *said: self.told.append(said)))
         self.log = cast(Any, SimpleNamespace(state=state_of(), failure=None))
         files: Any = SimpleNamespace(keeper=SimpleNamespace(directory=None))
@@ -75,9 +77,14 @@ class Around:
         tasks: Any = SimpleNamespace(begin=self._begin)
         self.here = Supplies(
             ME, files, self.log, partitions, self.streams, self.outflow, decisions,
-            lambda: self.now, lambda _point: None, lambda _partition: None, tasks,
+            lambda: self.now, lambda _point: None, lambda _partition: None, self._admitted,
+            tasks,
         )  # fmt: skip
         self.decide(copies())
+
+    def _admitted(self, partition: int) -> None:
+        stream = self.streams.get(partition)
+        self.admitted.append((partition, stream is not None and CID in stream.followers))
 
     def _begin(self, _work: object, returning: Return) -> bool:
         self.started.append(returning)
@@ -100,7 +107,8 @@ class Around:
         """Add items to the stream, which are durable here."""
         for _ in range(count):
             record = CommitUptoRecord(rows=(Upto(0, 1, 1),))
-            self.streams.logged(0, self.streams.add(0, Kept(record, 0, size, None), self.now))
+            kept = Kept(record, 0, 0, size, None)
+            self.streams.logged(0, self.streams.add(0, kept, self.now))
         self.streams.advance()
 
     def stored(self, copy: Incarnation, number: int) -> None:
@@ -272,6 +280,50 @@ def test_an_admission_tells_what_both_have_what_is_pending_and_where_the_stream_
     assert stream is not None
     follower = stream.followers[CID]
     assert (follower.admission, follower.sent, follower.counts) == (ADMISSION, 4, False)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "comes"),
+    [((), True), (((4, 2),), True), (((4, 3),), False), (((8, 1),), False), (((9, 1),), True)],
+)
+def test_a_copy_that_has_applied_what_is_pending_here_has_to_wait(
+    ranges: tuple[tuple[int, int], ...], comes: bool
+) -> None:
+    # It was told that all groups had prepared; here nobody knows that yet.
+    at = Around()
+    report = replace(behind(at), ranges=ranges, hwm=10)
+    at.here.reported(report)
+    assert bool(at.started) is comes
+    at.log.state.copies.pending.clear()
+    at.here.reported(report)
+    assert at.started, "it has ended here, too"
+
+
+def test_a_copy_below_whose_numbers_something_is_pending_here_has_to_wait() -> None:
+    at = Around()
+    at.here.reported(replace(behind(at), lwm=7, hwm=8))
+    assert at.started == []
+
+
+def test_what_is_remembered_is_told_behind_the_moment_of_an_admission() -> None:
+    at = Around()
+    report = behind(at)
+    at.log.put_barrier = lambda then: then()
+
+    async def scenario() -> None:
+        with trio.move_on_after(1):  # nobody answers
+            await at.here._admit(at.returning(), {0: report}, {0: REACHES})
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))
+    assert at.admitted == [(0, True)], "what is told from then on goes to it, too"
+    at.decide(copies(moving=()))
+
+    async def another() -> None:
+        with pytest.raises(StoppedError):
+            await at.here._admit(at.returning(), {0: report}, {0: REACHES})
+
+    trio.run(another, clock=MockClock(autojump_threshold=0))
+    assert at.admitted == [(0, True)], "nobody was admitted"
 
 
 def no_history(at: Around, report: Report) -> Report:

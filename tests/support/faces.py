@@ -109,8 +109,6 @@ class Face:
     """``plain``, ``transaction``, or what is said when a write is refused."""
     loop: str = "trio"
     """What the test runs in."""
-    refuses: frozenset[str] = frozenset()
-    """Scenarios of which something is ``UnsupportedError`` there."""
 
     @property
     def writes(self) -> bool:
@@ -375,12 +373,7 @@ def of_members(disk: FaultyDisk, count: int, partitions: int, real: bool) -> Ite
             for name in db.maps():
                 db.drop(name)
             for name, (key, value) in CODECS.items():
-                mapping = db.map(name, key=key, value=value)
-                if count == 1:
-                    mapping.update(CONTENTS[name])
-                else:
-                    for pair in CONTENTS[name].items():
-                        mapping[pair[0]] = pair[1]
+                db.map(name, key=key, value=value).update(CONTENTS[name])
         yield url
         with connect(url) as db:
             left = {name: dict(db.map(name)) for name in db.maps()}
@@ -443,17 +436,14 @@ async def clustered_tasks(
 # ------------------------------------------------------------------ all of them
 
 
-SEVERAL_PARTITIONS = frozenset(
-    ("clears", "deletes_of_ranges", "loads", "many_at_once", "many_deletes")
-)
-"""Scenarios with a transaction over keys of several partitions."""
 IN_A_CLUSTER: dict[str, dict[str, Any]] = {
     "a cluster of one": {"kind": "plain", "count": 1, "partitions": 3},
-    "a cluster of three": {
-        "kind": "plain", "count": 3, "partitions": 3, "refuses": SEVERAL_PARTITIONS,
-    },
+    "a cluster of three": {"kind": "plain", "count": 3, "partitions": 3},
     "a transaction in a cluster of one": {
         "kind": "transaction", "count": 1, "partitions": 3, "transaction": True,
+    },
+    "a transaction in a cluster of three": {
+        "kind": "transaction", "count": 3, "partitions": 3, "transaction": True,
     },
     "a transaction in one partition of a cluster": {
         "kind": "transaction", "count": 3, "partitions": 1, "transaction": True,
@@ -464,14 +454,8 @@ SNAPSHOT = "a snapshot cannot be written"
 READ_ONLY = f"{PATH} is open for reading only"
 
 
-def face(
-    kind: str,
-    opened: Any,
-    loop: str = "trio",
-    refuses: frozenset[str] = frozenset(),
-    **options: Any,
-) -> Face:
-    return Face(kind=kind, opened=partial(opened, **options), loop=loop, refuses=refuses)
+def face(kind: str, opened: Any, loop: str = "trio", **options: Any) -> Face:
+    return Face(kind=kind, opened=partial(opened, **options), loop=loop)
 
 
 OF_TASKS: dict[str, Callable[..., Face]] = {

@@ -11,6 +11,7 @@ open p0 e2
 clear p0 admission 9
 admit p0 admission 9 epochs 1:1 2:4 lwm 3 ranges 5+2 hwm 9
 supplied p0 admission 9: C e2 #4+1 time 8 x=1; closed e2 #5+1 gap
+outcomes p0: A #1+2 e1 time 7 with p1, B #3+1 e1 time 8 with p1; forgotten C D
 epoch p0 e2 from #4
 head                                    goes on with the state that a new segment begins with
 """
@@ -29,10 +30,12 @@ from tidelog.wal.records import (
     Closed,
     Columns,
     CommitRecord,
+    Committed,
     CommitUptoRecord,
     EpochRecord,
     Opened,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     Record,
@@ -104,17 +107,13 @@ def record_of(line: str) -> Record:
         case "prepare":
             columns = columns_of(body)
             run = run_of(head.split(" with")[0], len(columns.keys))
-            others = [int(p) for p in re.findall(r"p(\d+)", head.partition("with")[2])]
             return PrepareRecord(
                 tx_id=tx_id,
                 attempt=number("attempt ", rest, 1),
                 near=(MEMBER, 1),
                 time=time,
                 home=run.partition,
-                participants=(
-                    Participant(run.partition, run.epoch, run.count),
-                    *(Participant(p, 1, 1) for p in others),
-                ),
+                participants=participants_of(run, head),
                 run=run,
                 namespaces=columns.namespaces,
                 keys=columns.keys,
@@ -182,6 +181,15 @@ def record_of(line: str) -> Record:
                 ),
                 closed=closed_of(closed),
             )
+        case "outcomes":
+            rows, _, forgotten = body.partition("; forgotten ")
+            return OutcomesRecord(
+                partition=number("p", head),
+                committed=tuple(
+                    committed_of(row, number("p", head)) for row in filter(None, rows.split(", "))
+                ),
+                forgotten=tuple(map(id_of, forgotten.split())),
+            )
         case "epoch":
             return EpochRecord(
                 time=time,
@@ -190,6 +198,19 @@ def record_of(line: str) -> Record:
                 starts=[number("#", rest)],
             )
     raise AssertionError(line)
+
+
+def participants_of(run: Run, text: str) -> tuple[Participant, ...]:
+    """Who takes part: the partition itself, and those behind the word ``with``."""
+    others = re.findall(r"p(\d+)", text.partition("with")[2])
+    own = Participant(run.partition, run.epoch, run.count)
+    return own, *(Participant(int(partition), 1, 1) for partition in others)
+
+
+def committed_of(row: str, partition: int) -> Committed:
+    run = run_of(row.partition(" with")[0])._replace(partition=partition)
+    tx_id, time = id_of(row.split(" ")[0]), number("time ", row)
+    return Committed(tx_id, 1, (MEMBER, 1), time, run, participants_of(run, row))
 
 
 def settled_of(row: str) -> Settled:
@@ -261,6 +282,8 @@ class Fold:
                 parts.append(f"pending {' '.join(shown)}")
             ended = (f"#{numbers_ended(one).first}" for one in copies.ended_of(partition))
             parts += [f"ended {numbers}"] if (numbers := " ".join(ended)) else []
+            known = " ".join(map(name_of, copies.remembered.get(partition, ())))
+            parts += [f"remembered {known}"] if known else []
             if partition in copies.lists:
                 parts.append(f"list of epoch {copies.lists[partition].epoch}")
             held = (

@@ -11,6 +11,7 @@ from tidelog.wal.records import (
     Closed,
     Columns,
     CommitRecord,
+    Committed,
     CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
@@ -19,6 +20,7 @@ from tidelog.wal.records import (
     NamespaceRecord,
     Opened,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     Pending,
     PrepareRecord,
@@ -138,6 +140,16 @@ RECORDS: tuple[Record, ...] = (
         hwm=18,
         dropped=(tx_id(2),),
     ),
+    OutcomesRecord(
+        partition=3,
+        committed=(
+            Committed(
+                tx_id(2), 1, (MEMBER, 7), TIME, Run(3, 1, 11, 1),
+                (Participant(3, 1, 1), Participant(4, 2, 5)),
+            ),
+        ),
+        forgotten=(tx_id(4),),
+    ),
 )  # fmt: skip
 SEAL = SealRecord(number=2, first_position=4096, end=4200)
 
@@ -145,6 +157,7 @@ OF_COPIES = frozenset(
     (
         RecordType.PREPARE, RecordType.COMMIT, RecordType.SETTLE, RecordType.OPEN,
         RecordType.SUPPLIED, RecordType.CLEAR, RecordType.COMMIT_UPTO, RecordType.ADMIT,
+        RecordType.OUTCOMES,
     )
 )  # fmt: skip
 """What only the copies of a cluster's partitions log: no store of its own writes any."""

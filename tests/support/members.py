@@ -15,6 +15,7 @@ from typing import Any, Literal
 from tidelog.affinity.errors import ConflictError, NotFoundError, PartitionUnavailableError
 from tidelog.affinity.partitions import partition_of
 from tidelog.engine.client.views import view_of
+from tidelog.engine.commit.outcomes import home_of
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net.failures import failure_of
 from tidelog.engine.net.frames import (
@@ -31,7 +32,9 @@ from tidelog.engine.net.operations import check_arguments
 
 CLUSTER, STORE = b"c" * 16, b"s" * 16
 
-Fault = Literal["break_before", "break_after", "remap", "wait", "silent", "pending", "held"]
+Fault = Literal[
+    "break_before", "break_after", "remap", "wait", "again", "silent", "pending", "held"
+]
 """What a member does to a request: end the connection before or behind it, refuse it, say nothing;
 ``pending`` breaks the connection of a commit, and carries it out when it is asked about it; a
 ``held`` answer goes its way when it is released."""
@@ -182,8 +185,10 @@ class Members:
         places = {self.place(key) for row in used for key in row[1]}
         places.update(partition for row in ranges for partition in row[1])
         assert places <= set(partitions)
-        assert len(places) <= 1 or len(self.members) == 1, "a transaction of several groups"
-        self.check_served(member, sorted(places))
+        if len(self.members) == 1:
+            self.check_served(member, sorted(places))
+        else:
+            self.check_groups(member, self.home(tx_id, given, places, writes), places, ranges)
         for row in [*used, *ranges]:
             self.check_map(row[0])
         for number, keys, epochs, counters in reads:
@@ -218,6 +223,19 @@ class Members:
         if writes:
             self.commits[tx_id] = answer
         return answer
+
+    def home(self, tx_id: bytes, given: bool, places: set[int], writes: list[Any]) -> int:
+        """Return the partition whose member leads a commit, and is asked for its outcome."""
+        if given:
+            return home_of(tx_id, self.partitions)
+        return min((self.place(key) for row in writes for key in row[1]), default=min(places))
+
+    def check_groups(self, member: Member, home: int, places: set[int], ranges: list[Any]) -> None:
+        """Raise unless who serves the home is asked, and reaches all others."""
+        self.check_served(member, [home])
+        assert all(len(row[1]) == 1 for row in ranges), "what was read of several at once"
+        if not all(self.members[self.primaries[place]].up for place in places):
+            raise FailedError("wait")
 
     def _outcome(self, member: Member, tx_id: bytes, given: bool, home: int) -> str:
         self.check_served(member, [home])
@@ -403,7 +421,7 @@ class Served:
         self, number: int, operation: str, arguments: list[Any], fault: Fault | None
     ) -> Message:
         try:
-            if fault in ("remap", "wait"):
+            if fault in ("remap", "wait", "again"):
                 raise FailedError(fault)
             value = self.cluster.answer(self.member, operation, arguments)
         except FailedError as error:

@@ -19,6 +19,7 @@ from tidelog.wal.records import (
     Closed,
     Columns,
     CommitRecord,
+    Committed,
     CommitUptoRecord,
     DropNamespaceRecord,
     EpochRecord,
@@ -27,6 +28,7 @@ from tidelog.wal.records import (
     NamespaceRecord,
     Opened,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     Pending,
     PrepareRecord,
@@ -197,6 +199,13 @@ def commits(draw: st.DrawFn) -> CommitRecord:
     )
 
 
+@st.composite
+def committed(draw: st.DrawFn) -> Committed:
+    participants = draw(st.lists(st.builds(Participant, U32, U32, U32), max_size=3))
+    near = draw(IDS), draw(U32)
+    return Committed(draw(IDS), draw(U32), near, draw(COUNTERS), draw(RUNS), tuple(participants))
+
+
 PAIRS = st.lists(st.tuples(COUNTERS, COUNTERS), min_size=1, max_size=3).map(tuple)
 COPIES: st.SearchStrategy[Record] = st.one_of(
     prepares(),
@@ -233,6 +242,12 @@ COPIES: st.SearchStrategy[Record] = st.one_of(
         hwm=COUNTERS,
         dropped=st.lists(IDS, max_size=2).map(tuple),
     ),
+    st.builds(
+        OutcomesRecord,
+        partition=U32,
+        committed=st.lists(committed(), max_size=2).map(tuple),
+        forgotten=st.lists(IDS, max_size=2).map(tuple),
+    ),
 )
 RECORDS: st.SearchStrategy[Record] = st.one_of(
     COPIES,
@@ -252,7 +267,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(DropNamespaceRecord, id=U32, time=I64),
     st.builds(CheckpointRecord, position=COUNTERS, time=I64),
     st.just(IdleRecord()),
-    st.builds(UnknownRecord, type=st.integers(19, 255), body=st.binary()),
+    st.builds(UnknownRecord, type=st.integers(max(RecordType) + 1, 255), body=st.binary()),
 )
 
 
@@ -349,6 +364,23 @@ def prepared(**changes: object) -> list[object]:
     return fields
 
 
+def outcome(**changes: object) -> list[object]:
+    names = ["tx_id", "attempt", "near", "time", "run", "participants"]
+    values: list[object] = [bytes(16), 1, [b"m" * 16, 7], 5, [3, 1, 9, 1], [3, 1, 1, 4, 2, 5]]
+    for name, value in changes.items():
+        values[names.index(name)] = value
+    return values
+
+
+def test_the_outcome_is_one_that_a_later_test_breaks() -> None:
+    body = msgpack.packb((3, [outcome()], [bytes(16)]))
+    run, participants = PREPARE.run, PREPARE.participants
+    one = Committed(bytes(16), 1, (b"m" * 16, 7), 5, run, participants)
+    assert decode_record(RecordType.OUTCOMES, 0, body) == OutcomesRecord(
+        partition=3, committed=(one,), forgotten=(bytes(16),)
+    )
+
+
 def test_the_rebuilt_transaction_is_the_one_that_the_next_test_breaks() -> None:
     assert decode_record(RecordType.TX, 0, rebuilt()) == TX
 
@@ -404,6 +436,17 @@ def test_a_transaction_that_does_not_add_up_is_undecodable(changes: dict[str, ob
         (RecordType.ADMIT, (3, 7, [1, 1], 0, [5], 0, [])),
         (RecordType.ADMIT, (3, 7, [1, 1], -1, [], 0, [])),
         (RecordType.ADMIT, (3, 7, [1, 1], 0, [], 0, [b"short"])),
+        (RecordType.OUTCOMES, (3, [outcome()])),
+        (RecordType.OUTCOMES, (-3, [outcome()], [])),
+        (RecordType.OUTCOMES, (3, [outcome()[:5]], [])),
+        (RecordType.OUTCOMES, (3, [outcome(tx_id=b"short")], [])),
+        (RecordType.OUTCOMES, (3, [outcome(attempt=-1)], [])),
+        (RecordType.OUTCOMES, (3, [outcome(near=[bytes(16)])], [])),
+        (RecordType.OUTCOMES, (3, [outcome(near=[b"short", 7])], [])),
+        (RecordType.OUTCOMES, (3, [outcome(time=-1)], [])),
+        (RecordType.OUTCOMES, (3, [outcome(run=[3, 1, 9])], [])),
+        (RecordType.OUTCOMES, (3, [outcome(participants=[3, 1])], [])),
+        (RecordType.OUTCOMES, (3, [outcome()], [b"short"])),
         (RecordType.NAMESPACE, ("id", "name", "k", 1, "v", 1, False, 0)),
         (RecordType.NAMESPACE, (1, 2, "k", 1, "v", 1, False, 0)),
         (RecordType.EPOCH, (1, 0, [1, 2], [1])),
@@ -512,7 +555,7 @@ def test_an_unknown_record_is_kept_where_it_may_be_ignored() -> None:
 def test_an_unknown_record_without_that_bit_refuses_the_log() -> None:
     with pytest.raises(FormatVersionError, match="type 99") as caught:
         decode_payload(pack_record_header(3, 99, 0) + b"abc")
-    assert (caught.value.found, caught.value.supported) == (99, 17)
+    assert (caught.value.found, caught.value.supported) == (99, RecordType.OUTCOMES)
 
 
 def test_each_number_has_one_row_but_that_of_the_seal() -> None:
