@@ -315,8 +315,8 @@ def _prepare(
     if len({row.partition for row in rows}) != len(rows) or not all(row.count for row in rows):
         raise ValueError(f"{participants!r} are not partitions that each take part once")
     return PrepareWanted(
-        ask, checked_id(tx_id), attempt, _given(given), tag, home, rows, locked, partition, epoch, keys,
-        values, _reads(reads, partition), _spans(ranges), shared,
+        ask, checked_id(tx_id), attempt, _given(given), tag, home, rows, locked, partition, epoch,
+        keys, values, _reads(reads, partition), _spans(ranges), shared,
     )  # fmt: skip
 
 

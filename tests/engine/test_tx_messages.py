@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -131,8 +131,6 @@ def test_only_what_has_numbers_commits() -> None:
 
 # ------------------------------------------------------------------ what cannot be
 
-Change = Callable[[list[Any]], object]
-
 
 def put(name: str, value: Any) -> tuple[str, Any]:
     return name, value
@@ -180,7 +178,8 @@ WRONG_IN_PREPARE = [
 ]  # fmt: skip
 WRONG_FAILURES = [
     [], ["code"], ["code", "message"], ["code", "message", {}, 1], [1, "message", {}],
-    ["code", None, {}], ["code", b"message", {}], ["code", "message", []], ["code", "message", None],
+    ["code", None, {}], ["code", b"message", {}], ["code", "message", []],
+    ["code", "message", None],
 ]  # fmt: skip
 
 WRONG: list[tuple[Message, str, Any]] = [
@@ -257,10 +256,8 @@ def test_a_field_that_cannot_be_right_is_refused(message: Message, name: str, va
 
 @given(st.sampled_from(sorted(KINDS)).flatmap(lambda name: messages_of(BY_NAME[name])))
 def test_of_any_message_comes_what_it_tells_or_a_frame_error(message: Message) -> None:
-    try:
+    with suppress(FrameError):
         told_of(checked_message(message, DATA))
-    except FrameError as error:
-        assert str(error)
 
 
 hostile = st.recursive(
@@ -290,10 +287,8 @@ def test_of_a_message_with_one_hostile_field_comes_what_it_tells_or_a_frame_erro
         message[place] = value
     else:
         message[place] = data.draw(hostile)
-    try:
+    with suppress(FrameError):
         told_of(checked_message(message, DATA))
-    except FrameError as error:
-        assert str(error)
 
 
 # ------------------------------------------------------------------ errors that travel
