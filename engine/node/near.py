@@ -124,7 +124,7 @@ class Near:
         self._now = now
         self._reached = reached
         self._topology = Topology()
-        # An answer to an earlier start of this member is none to this one.
+        # What answers an earlier start of this member answers nothing that this one has asked.
         self._numbers = count((me.boot << 32) + 1)
         self._by_ask: dict[int, _Led] = {}
         self._by_id: dict[bytes, _Led] = {}

@@ -159,13 +159,21 @@ class Settling:
         """Let a copy that follows from now on know what is remembered."""
         for record in self._log.state.copies.outcomes(partition):
             assert isinstance(record, OutcomesRecord)
-            self._log.put(self._outcomes(record), Haste.COURTESY)
+            # What is about to be forgotten would be remembered again, and by nobody's word go.
+            left = [one for one in record.committed if (partition, one.tx_id) not in self._going]
+            if left:
+                record = OutcomesRecord(partition=partition, committed=tuple(left))
+                self._log.put(self._outcomes(record), Haste.COURTESY)
 
-    def _outcomes(self, record: OutcomesRecord, forgotten: Iterable[bytes] = ()) -> EndCommit:
+    def _outcomes(self, record: OutcomesRecord) -> EndCommit:
         partition = record.partition
+
+        def done() -> None:
+            self._going.difference_update((partition, tx_id) for tx_id in record.forgotten)
+
         commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
-        commit.then = lambda: self._log.fold(commit.ended(), lambda: None)
-        commit.undo = lambda: self._going.difference_update((partition, one) for one in forgotten)
+        commit.then = lambda: self._log.fold(commit.ended(), done)
+        commit.undo = done
         return commit
 
     def _tell_settled(self, now: float) -> None:
@@ -195,8 +203,11 @@ class Settling:
                 continue
             committed = self._remembered(collector).get(tx_id)
             if committed is None:
+                self._having.pop((collector, tx_id), None)
                 if not self._participating.has(collector, tx_id):
                     forgotten.append((partition, tx_id))  # all have settled, and it got lost
+                continue
+            if tx_id in self._ripe:
                 continue
             having = self._having.setdefault((collector, tx_id), set())
             having.add(partition)
@@ -244,7 +255,7 @@ class Settling:
                 by_partition.setdefault(partition, []).append(tx_id)
         for partition, forgotten in by_partition.items():
             record = OutcomesRecord(partition=partition, forgotten=tuple(forgotten))
-            self._log.put(self._outcomes(record, forgotten), Haste.COURTESY)
+            self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
