@@ -254,7 +254,7 @@ class Near:
     def _give_up(self, tx: _Led, error: Exception) -> None:
         """End a transaction of which no prepare has left."""
         locked: dict[Incarnation, list[int]] = {}
-        for partition in tx.written if tx.step != "preparing" else ():
+        for partition in tx.written:
             author = self._topology.partitions[partition].author
             locked.setdefault(author, []).append(partition)
         if isinstance(error, EarlierError):

@@ -29,7 +29,7 @@ from tidelog.engine.data.digests import range_digest
 from tidelog.engine.data.namespaces import OUTCOMES
 from tidelog.engine.node.participating import DECISION_TIMEOUT_S, LOCKED_S_MAX, Work
 from tidelog.engine.node.tx_messages import PreparedPart, ReadSpan, RefusedPart
-from tidelog.errors import ConflictError
+from tidelog.errors import ConflictError, TooFewCopiesError
 from tidelog.wal.records import (
     CommitRecord,
     Participant,
@@ -62,9 +62,9 @@ def answers(at: Primary) -> list[tuple[str, str, str | None]]:
     for to, kind, told in at.said():
         failure = None
         if kind == "refused":
-            failure = told.failure.code  # type: ignore[attr-defined]
-        elif kind in ("locked", "confirmed") and told[2] is not None:  # type: ignore[index]
-            failure = told[2].code  # type: ignore[index]
+            failure = told.failure.code
+        elif kind in ("locked", "confirmed") and told[2] is not None:
+            failure = told[2].code
         found.append((to, kind, failure))
     return found
 
@@ -72,6 +72,11 @@ def answers(at: Primary) -> list[tuple[str, str, str | None]]:
 def work_of(at: Primary, tx_id: bytes = TX) -> Work:
     [work] = at.here.works_of(tx_id)
     return work
+
+
+def is_free(at: Primary) -> bool:
+    """Whether nothing is locked."""
+    return at.locks.idle
 
 
 def locked(partition: int = SHARED, **more: Any) -> Primary:
@@ -115,7 +120,7 @@ def test_locks_are_granted_at_once_where_nothing_is_in_the_way() -> None:
     assert at.here.has(SHARED, TX)
     assert not at.here.has(ALONE, TX)
     at.here.unlock(CID, 7, [SHARED])
-    assert at.locks.idle
+    assert is_free(at)
     assert at.here.works_of(TX) == []
     assert at.records() == [], "locks are in no log"
 
@@ -125,9 +130,9 @@ def test_only_who_asked_unlocks_and_only_what_it_asked_for() -> None:
     at.here.unlock(BOB, 7, [SHARED])
     at.here.unlock(CID, 8, [SHARED])
     at.here.unlock(CID, 7, [ALONE, 3])
-    assert not at.locks.idle
+    assert not is_free(at)
     at.here.unlock(CID, 7, [ALONE, SHARED])
-    assert at.locks.idle
+    assert is_free(at)
     at.here.unlock(CID, 7, [SHARED])
 
 
@@ -159,7 +164,7 @@ def test_locks_are_of_the_epoch_that_is_open_here() -> None:
     at.seal(SHARED, 2)
     at.here.lock(CID, lock(SHARED, TX, epoch=2))
     assert answers(at) == [("cid", "locked", "wait")]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_without_a_lease_or_a_log_nothing_is_locked() -> None:
@@ -170,14 +175,17 @@ def test_without_a_lease_or_a_log_nothing_is_locked() -> None:
     at = failed()
     at.here.lock(CID, lock(ALONE, OTHER))
     assert answers(at) == [("cid", "locked", "wait")]
-    assert at.locks.idle
+    assert is_free(at)
 
 
-def test_a_set_that_is_too_small_locks_nothing() -> None:
+def test_a_set_that_is_too_small_locks_and_prepares_nothing() -> None:
     at = Primary()
     object.__setattr__(at.leases.topology, "min_in_sync", 2)
     at.here.lock(CID, lock(SHARED, TX))
-    assert answers(at) == [("cid", "locked", "TL-CLU-014")] or at.locks.idle
+    assert answers(at) == [("cid", "locked", TooFewCopiesError.code)]
+    at.here.prepare(CID, prepare(SHARED, OTHER))
+    assert answers(at) == [("cid", "refused", TooFewCopiesError.code)]
+    assert is_free(at)
 
 
 def test_a_lock_waits_for_what_is_on_its_way_and_older() -> None:
@@ -219,10 +227,10 @@ def test_locks_go_after_a_while_if_no_prepare_comes() -> None:
     at = locked()
     at.now += LOCKED_S_MAX
     at.here.tick()
-    assert not at.locks.idle
+    assert not is_free(at)
     at.now += 0.01
     at.here.tick()
-    assert at.locks.idle
+    assert is_free(at)
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")], "others may have been there (T5)"
 
@@ -231,18 +239,18 @@ def test_locks_that_were_prepared_do_not_go_with_time() -> None:
     for at in (preparing(), prepared()):
         at.now += 1000.0
         at.here.tick()
-        assert not at.locks.idle
+        assert not is_free(at)
 
 
 def test_locks_go_with_the_member_that_asked_for_them() -> None:
     at = locked()
     at.decide(away=(BOB,))
-    assert not at.locks.idle
+    assert not is_free(at)
     at.decide(away=(CID,))
-    assert at.locks.idle
+    assert is_free(at)
     at = locked()
     at.decide(boots={CID: CID.boot + 1})
-    assert at.locks.idle, "an incarnation never returns"
+    assert is_free(at), "an incarnation never returns"
 
 
 # ------------------------------------------------------------------ ids of users
@@ -270,10 +278,10 @@ def test_a_lock_and_a_prepare_under_an_id_that_has_committed_say_when() -> None:
     at.here.lock(CID, lock(home, TX, given=GIVEN))
     at.here.prepare(CID, prepare(home, FRESH, given=GIVEN))
     at.carry()
-    (_, _, (_, _, failure)), (_, _, part) = at.said()  # type: ignore[misc]
-    assert failure.code == part.failure.code == "earlier"  # type: ignore[attr-defined]
-    assert failure.fields == part.failure.fields == {"time": 1000}  # type: ignore[attr-defined]
-    assert at.locks.idle
+    (_, _, answer), (_, _, part) = at.said()
+    assert answer[2].code == part.failure.code == "earlier"
+    assert answer[2].fields == part.failure.fields == {"time": 1000}
+    assert is_free(at)
     assert len(at.records()) == 1, "nothing was prepared"
 
 
@@ -388,7 +396,8 @@ def test_a_lease_that_ends_while_it_is_looked_confirms_nothing() -> None:
         asked.append(now)
         return len(asked) == 1
 
-    at.leases.may_serve = may_serve  # type: ignore[method-assign]
+    leases: Any = at.leases
+    leases.may_serve = may_serve
     at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("cid", "confirmed", "wait")], "it is asked for behind the work (L5)"
 
@@ -447,7 +456,7 @@ def test_locks_become_those_of_the_prepare_without_a_break() -> None:
     at.now += LOCKED_S_MAX + 1
     at.here.tick()
     at.here.unlock(CID, 1, [SHARED])
-    assert not at.locks.idle, "no word about locks lets go of what is prepared"
+    assert not is_free(at), "no word about locks lets go of what is prepared"
     assert work_of(at).phase == "prepared"
 
 
@@ -455,7 +464,7 @@ def test_a_prepare_that_names_locks_needs_them() -> None:
     at = Primary()
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")]
-    assert (at.locks.idle, at.here.works_of(TX)) == (True, [])
+    assert (is_free(at), at.here.works_of(TX)) == (True, [])
     at.carry()
     assert at.records() == []
 
@@ -467,7 +476,7 @@ def test_a_prepare_that_names_locks_needs_them_granted() -> None:
     at.here.lock(CID, lock(SHARED, TX))
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_a_prepare_of_somebody_else_does_not_get_locks_that_another_one_holds() -> None:
@@ -495,7 +504,7 @@ def test_a_prepare_is_of_the_epoch_that_is_open_here() -> None:
         assert answers(at) == [("cid", "refused", "remap")]
     at.here.prepare(CID, prepare(3, THIRD, others=(0,)))
     assert answers(at) == [("cid", "refused", "remap")]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_an_epoch_that_ends_before_a_prepare_is_logged_leaves_nothing_of_it() -> None:
@@ -503,7 +512,7 @@ def test_an_epoch_that_ends_before_a_prepare_is_logged_leaves_nothing_of_it() ->
     at.here.prepare(CID, prepare(SHARED, TX))
     at.seal(SHARED, 2)
     at.carry()
-    assert (at.records(), at.locks.idle) == ([], True)
+    assert (at.records(), is_free(at)) == ([], True)
     assert [kind for _, kind, _ in answers(at)] == ["refused"]
 
 
@@ -514,7 +523,7 @@ def test_what_was_read_is_looked_at_when_a_part_is_prepared() -> None:
         at.here.prepare(CID, prepare(SHARED, tx_id, reads=(read,)))
         at.carry()
         assert answers(at) == [("cid", "refused", LOST)]
-        assert at.locks.idle
+        assert is_free(at)
     at.here.prepare(CID, prepare(SHARED, THIRD, ranges=(span(at, SHARED),)))
     at.carry()
     assert answers(at) == [("cid", "refused", LOST)]
@@ -541,12 +550,12 @@ def test_one_partition_alone_commits_once_every_copy_has_its_prepare() -> None:
     assert (answers(at), at.value(key_in(SHARED))) == ([("me", "locked", None)], None)
     at.stored(SHARED, BOB)
     assert answers(at) == [("me", "prepared", None)]
-    assert (at.value(key_in(SHARED)), at.locks.idle) == (b"v", True)
+    assert (at.value(key_in(SHARED)), is_free(at)) == (b"v", True)
     assert at.here.works_of(TX) == []
     at.here.prepare(ME, prepare(ALONE, OTHER, others=()))
     at.carry()
     assert answers(at) == [("me", "prepared", None)]
-    assert (at.value(key_in(ALONE)), at.locks.idle) == (b"v", True)
+    assert (at.value(key_in(ALONE)), is_free(at)) == (b"v", True)
     assert isinstance(at.records()[-1], TxRecord)
 
 
@@ -631,7 +640,7 @@ def test_a_refusal_for_locks_that_the_same_transaction_holds_lets_go_of_them() -
     at = locked()
     at.here.prepare(CID, prepare(SHARED, TX, epoch=2, locked=True))
     assert answers(at) == [("cid", "refused", "remap")]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 # ------------------------------------------------------------------ questions
@@ -646,14 +655,14 @@ def test_a_question_about_what_is_not_known_is_answered_with_a_refusal() -> None
     assert part[:3] == (TX, 1, SHARED)
     at.here.prepare(CID, prepare(SHARED, TX))
     assert answers(at) == [("cid", "refused", "again")]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_a_question_about_locks_lets_go_of_them_and_refuses() -> None:
     at = locked()
     at.here.question(BOB, question(SHARED, TX))
     assert answers(at) == [("bob", "refused", "again")]
-    assert at.locks.idle
+    assert is_free(at)
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")]
 
@@ -771,7 +780,7 @@ def test_a_decision_to_commit_takes_effect_and_lets_go() -> None:
     at = prepared()
     at.records()
     at.here.decision(committed(TX, run_of(SHARED), ELSEWHERE), [SHARED])
-    assert (work_of(at).phase, at.locks.idle) == ("ending", False)
+    assert (work_of(at).phase, is_free(at)) == ("ending", False)
     assert at.value(key_in(SHARED)) is None
     at.carry()
     assert at.records() == [
@@ -780,7 +789,7 @@ def test_a_decision_to_commit_takes_effect_and_lets_go() -> None:
             applied=(SHARED,),
         )
     ]  # fmt: skip
-    assert (at.value(key_in(SHARED)), at.locks.idle) == (b"v", True)
+    assert (at.value(key_in(SHARED)), is_free(at)) == (b"v", True)
     assert (at.here.works_of(TX), at.pending(SHARED)) == ([], [])
 
 
@@ -791,7 +800,7 @@ def test_a_decision_to_roll_back_has_no_effect_and_lets_go() -> None:
     [record] = at.records()
     assert isinstance(record, RollbackRecord)
     assert (record.tx_id, record.attempt, record.runs) == (TX, 1, (run_of(SHARED),))
-    assert (at.value(key_in(SHARED)), at.locks.idle, at.pending(SHARED)) == (None, True, [])
+    assert (at.value(key_in(SHARED)), is_free(at), at.pending(SHARED)) == (None, True, [])
 
 
 def test_the_end_goes_to_all_copies_and_who_hears_of_commits_hears_when_all_have_it() -> None:
@@ -821,9 +830,9 @@ def test_a_decision_counts_once_and_for_its_attempt_and_its_partitions() -> None
 def test_a_decision_for_who_only_has_locks_lets_go_of_them() -> None:
     at = locked()
     at.here.decision(rolled_back(TX, attempt=2), [SHARED])
-    assert not at.locks.idle
+    assert not is_free(at)
     at.here.decision(rolled_back(TX), [SHARED])
-    assert at.locks.idle
+    assert is_free(at)
     at.carry()
     assert at.records() == []
 
@@ -841,7 +850,7 @@ def test_a_decision_before_all_copies_have_the_prepare_waits_for_that(commits: b
     assert [type(record) for record in at.records()] == [
         CommitRecord if commits else RollbackRecord
     ]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_an_end_that_did_not_get_into_the_log_is_tried_again() -> None:
@@ -849,11 +858,11 @@ def test_an_end_that_did_not_get_into_the_log_is_tried_again() -> None:
     at.records()
     at.writer.fails = OSError(28, "no space")
     ended(at)
-    assert (at.records(), work_of(at).phase, at.locks.idle) == ([], "prepared", False)
+    assert (at.records(), work_of(at).phase, is_free(at)) == ([], "prepared", False)
     at.here.tick()
     at.carry()
     assert [type(record) for record in at.records()] == [CommitRecord]
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_a_tick_ends_nothing_twice() -> None:
@@ -897,7 +906,7 @@ def test_an_epoch_that_ends_takes_everything_with_it(phase: Callable[[], Primary
     assert len(at.here.works_of(OTHER)) == 1, "that is another partition"
     assert at.said() == [], "nobody knows (T7)"
     at.here.unlock(BOB, 1, [ALONE])
-    assert at.locks.idle
+    assert is_free(at)
 
 
 def test_what_was_on_its_way_when_its_epoch_ended_is_not_refused() -> None:
@@ -910,7 +919,7 @@ def test_what_was_on_its_way_when_its_epoch_ended_is_not_refused() -> None:
 def test_what_is_pending_is_locked_again_in_the_next_epoch() -> None:
     at = prepared(shared=(1,))
     at.seal(SHARED, 2)
-    assert at.locks.idle
+    assert is_free(at)
     one = Settled(TX, 1, run_of(SHARED), SettledOutcome.PENDING, 0, None)
     at.open_again(SHARED, 2, one)
     work = work_of(at)
@@ -926,7 +935,7 @@ def test_what_is_pending_is_locked_again_in_the_next_epoch() -> None:
         (to, "prepared", PreparedPart(TX, 1, run_of(SHARED), 1000)) for to in ("bob", "cid")
     ]
     ended(at)
-    assert (at.value(key_in(SHARED)), at.locks.idle) == (b"v", True)
+    assert (at.value(key_in(SHARED)), is_free(at)) == (b"v", True)
 
 
 def test_what_is_pending_in_one_partition_alone_has_no_locks() -> None:
@@ -938,7 +947,7 @@ def test_what_is_pending_in_one_partition_alone_has_no_locks() -> None:
     )  # fmt: skip
     at.state.copies.prepared(SHARED).add(alone)
     at.here.opened(SHARED)
-    assert (at.locks.idle, at.here.works_of(TX)) == (True, [])
+    assert (is_free(at), at.here.works_of(TX)) == (True, [])
 
 
 def test_several_that_are_pending_share_what_they_read() -> None:
@@ -955,17 +964,14 @@ def test_several_that_are_pending_share_what_they_read() -> None:
     assert [one.tx_id for one in at.here.prepared()] == [TX, OTHER]
 
 
-def test_an_end_of_an_older_epoch_leaves_the_work_of_the_next_one() -> None:
+def test_an_end_that_was_on_its_way_when_its_epoch_ended_takes_effect_once() -> None:
     at = prepared()
     at.here.decision(committed(TX, run_of(SHARED), ELSEWHERE), [SHARED])
-    old = work_of(at)
     at.seal(SHARED, 2)
-    one = Settled(TX, 1, run_of(SHARED), SettledOutcome.PENDING, 0, None)
-    at.log.state.copies.prepared(SHARED)
-    at.opened(SHARED, 2)
-    assert work_of(at) is not old
-    assert one.outcome is SettledOutcome.PENDING
-    assert not at.locks.idle
+    at.carry()
+    assert at.value(key_in(SHARED)) == b"v"
+    at.open_again(SHARED, 2)
+    assert (at.here.works_of(TX), is_free(at)) == ([], True)
 
 
 def test_a_partition_that_is_not_open_ends_nothing() -> None:
@@ -1010,7 +1016,7 @@ def test_what_did_not_get_into_the_log_is_refused() -> None:
     at.carry()
     [(to, kind, _)] = answers(at)
     assert (to, kind) == ("cid", "refused")
-    assert (at.locks.idle, at.records(), at.pending(SHARED)) == (True, [], [])
+    assert (is_free(at), at.records(), at.pending(SHARED)) == (True, [], [])
     at.here.prepare(CID, prepare(SHARED, TX))
     assert answers(at) == [("cid", "refused", "again")]
 

@@ -30,6 +30,7 @@ from tidelog.wal.records import (
     CommitRecord,
     OutcomesRecord,
     Participant,
+    Record,
     RollbackRecord,
     Run,
     Settled,
@@ -67,7 +68,7 @@ def prepared(*others: int, partition: int = HOME) -> Primary:
     return at
 
 
-def ends(at: Primary) -> list[object]:
+def ends(at: Primary) -> list[Record]:
     """Let what is decided get into the log; return what it was."""
     at.carry()
     return at.records()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from tidelog.affinity.partitions import one_space, partition_of
@@ -20,7 +21,7 @@ AUTHORS = {0: ME, 1: BOB, 2: BOB, 3: CID, 4: ME, 5: CID}
 MAP = 16
 TX, OTHER, GIVEN, FRESH = b"t" * 16, b"o" * 16, b"g" * 16, b"f" * 16
 
-Said = tuple[str, str, object]
+Said = tuple[str, str, Any]
 """To whom, which kind of message, and what it tells."""
 
 

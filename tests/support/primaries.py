@@ -253,7 +253,7 @@ class Primary:
     def open_again(self, partition: int, epoch: int, *settled: Settled) -> None:
         """Open an epoch whose list says what becomes of what was pending."""
         start = self.state.counters[partition].hwm + 1
-        records = [
+        records: list[Record] = [
             SettleRecord(
                 partition=partition, epoch=epoch, start=start, transactions=settled, closed=()
             ),
