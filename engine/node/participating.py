@@ -389,7 +389,7 @@ class Participating:
 
     def _tell(self, work: Work) -> None:
         """Say that a part is prepared, to whoever wants to hear it."""
-        if work.run is None or not work.told or work.phase == "preparing":
+        if work.run is None or not work.told:
             return
         partition = work.partition
         sole = self._streams.counts_alone(partition)

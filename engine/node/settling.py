@@ -7,7 +7,7 @@ same, so several may.
 A commit is remembered, for groups that do not know it yet ask about it (T14).  Once all copies of a
 partition have its end, the primary tells the *collector*: the primary of the lowest partition that
 takes part.  Once that has heard of all, and the near member has gone or waits for nothing of it any
-more, it tells all to forget it.
+more, it forgets it, and tells all others to.
 
 Invariants:
 
@@ -171,7 +171,12 @@ class Settling:
         def done() -> None:
             self._going.difference_update((partition, tx_id) for tx_id in record.forgotten)
 
-        commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
+        commit = EndCommit(
+            partition,
+            self._partitions.epoch(partition),
+            lambda _time: record,
+            lambda: self._forgotten(partition, record.forgotten),
+        )
         commit.then = lambda: self._log.fold(commit.ended(), done)
         commit.undo = done
         return commit
@@ -201,13 +206,13 @@ class Settling:
         for collector, partition, tx_id in rows:
             if collector not in self._everywhere or not self._serves(collector):
                 continue
+            if tx_id in self._ripe:
+                continue
             committed = self._remembered(collector).get(tx_id)
             if committed is None:
                 self._having.pop((collector, tx_id), None)
                 if not self._participating.has(collector, tx_id):
                     forgotten.append((partition, tx_id))  # all have settled, and it got lost
-                continue
-            if tx_id in self._ripe:
                 continue
             having = self._having.setdefault((collector, tx_id), set())
             having.add(partition)
@@ -231,17 +236,26 @@ class Settling:
             self._post.tell(near, ids_message("ask-over", tx_ids))
 
     def over(self, tx_ids: Iterable[bytes]) -> None:
-        """Let commits be forgotten for which nobody waits any more."""
-        for tx_id in tx_ids:
-            committed = self._ripe.pop(tx_id, None)
-            if committed is not None:
-                self._forget_all(committed)
+        """Let commits be forgotten for which nobody waits any more: here first.
 
-    def _forget_all(self, committed: Committed) -> None:
+        Others that remember one are told so when they say again that it has settled.  What this
+        partition alone remembered would stay for ever, for nobody would say it again.
+        """
+        ripe = [self._ripe[tx_id] for tx_id in tx_ids if tx_id in self._ripe]
+        self.forget((one.run.partition, one.tx_id) for one in ripe)
+
+    def _forgotten(self, partition: int, tx_ids: Iterable[bytes]) -> None:
+        """Let others forget what has been collected here, and no copy here remembers any more."""
         told: dict[Incarnation, list[tuple[int, bytes]]] = {}
-        for partition, _, _ in committed.participants:
-            author = self._topology.partitions[partition].author
-            told.setdefault(author, []).append((partition, committed.tx_id))
+        for tx_id in tx_ids:
+            committed = self._ripe.get(tx_id)
+            if committed is None or committed.run.partition != partition:
+                continue
+            del self._ripe[tx_id]
+            for other, _, _ in committed.participants:
+                if other != partition:
+                    author = self._topology.partitions[other].author
+                    told.setdefault(author, []).append((other, tx_id))
         for author, rows in told.items():
             self._post.tell(author, forget_message(rows))
 

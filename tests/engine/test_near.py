@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 
 from support.group_transactions import (
     BOB,
@@ -758,6 +759,104 @@ def test_two_transactions_do_not_mix() -> None:
     assert isinstance(at.error(), ConflictError)
     assert at.near.leads(TX)
     assert not at.near.leads(OTHER)
+
+
+# ------------------------------------------------------------------ anything in any order
+
+WRITTEN, READ = (0, 1, 3), (2, 5)
+EVENTS = st.one_of(
+    st.tuples(
+        st.sampled_from(["locked", "confirmed", "prepared"]), st.sampled_from([*WRITTEN, *READ]),
+    ),
+    st.tuples(
+        st.sampled_from(["lock", "confirm", "refused", "moved"]),
+        st.sampled_from([*WRITTEN, *READ]),
+    ),
+    st.tuples(st.just("later"), st.sampled_from([0, 1, 2])),
+)  # fmt: skip
+GOOD = [
+    *(("locked", p) for p in WRITTEN), *(("confirmed", p) for p in READ),
+    *(("prepared", p) for p in WRITTEN),
+]  # fmt: skip
+
+
+class Watched:
+    """A transaction in which anything happens, and what has to hold at each moment."""
+
+    def __init__(self) -> None:
+        self.at = Around()
+        self.at.begin(wanted(*WRITTEN, reads=READ), deadline=108.0)
+        self.epochs: dict[int, int] = {}
+        self.yes: dict[str, set[int]] = {"locked": set(), "confirmed": set(), "prepared": set()}
+        self.was_refused = self.has_prepared = False
+        self.decisions: set[bool] = set()
+        self.look()
+
+    def happen(self, event: str, number: int) -> None:
+        at = self.at
+        if event == "locked":
+            at.near.locked(ASK, number, None)
+        elif event == "lock":
+            at.near.locked(ASK, number, LOST)
+        elif event == "confirmed":
+            at.near.confirmed(ASK, number, None)
+        elif event == "confirm":
+            at.near.confirmed(ASK, number, LOST)
+        elif event == "prepared" and number not in READ:
+            at.near.prepared(part(number))
+        elif event == "refused":
+            self.was_refused |= self.has_prepared
+            at.near.refused(refusal(number))
+        elif event == "moved":
+            self.epochs[number] = self.epochs.get(number, 1) + 1
+            at.near.decided(topology(self.epochs))
+        elif event == "later":
+            at.now += number / 2
+            at.near.tick()
+        if event in self.yes:
+            self.yes[event].add(number)
+        self.look()
+
+    def look(self) -> None:
+        for _, kind, told in self.at.said():
+            if kind == "confirm":
+                assert self.yes["locked"] >= set(WRITTEN)
+            elif kind == "prepare":
+                assert self.yes["confirmed"] >= set(READ)
+                assert not any(p in self.epochs for p in WRITTEN), "it is bound to its epochs"
+                self.has_prepared = True
+            elif kind == "question":
+                assert self.has_prepared
+                assert told.epoch == 1
+            elif kind == "unlock":
+                assert not self.has_prepared, "what is prepared is decided, and not let go"
+            elif kind == "decision":
+                self.decisions.add(told[0].commits)
+        if True in self.decisions:
+            assert self.yes["prepared"] >= set(WRITTEN)
+        if False in self.decisions:
+            assert self.was_refused
+        assert len(self.decisions) < 2
+        assert len(self.at.ends) < 2, "its client hears once"
+        for error, _, _ in self.at.ends:
+            if error is None:
+                assert self.yes["prepared"] >= set(WRITTEN)
+            elif not isinstance(error, CommitUnknownError):
+                assert self.was_refused or not self.has_prepared
+        assert self.at.near.leads(TX) or self.at.ends
+
+
+@given(st.lists(EVENTS, max_size=12), st.lists(EVENTS, max_size=6), st.lists(EVENTS, max_size=4))
+def test_whatever_happens_no_group_is_asked_too_early_and_no_client_is_told_what_is_not_so(
+    first: list[tuple[str, int]], second: list[tuple[str, int]], third: list[tuple[str, int]]
+) -> None:
+    tx = Watched()
+    for event in [*first, *GOOD[:3], *second, *GOOD[3:5], *third, *GOOD[5:7]]:
+        tx.happen(*event)
+    for event in GOOD[5:]:
+        tx.happen(*event)
+    if tx.has_prepared:
+        assert not tx.at.near.leads(TX), "all groups have said what it has come to"
 
 
 # ------------------------------------------------------------------ the post

@@ -1021,6 +1021,17 @@ def test_what_did_not_get_into_the_log_is_refused() -> None:
     assert answers(at) == [("cid", "refused", "again")]
 
 
+def test_what_was_queued_when_the_log_failed_is_not_spoken_of() -> None:
+    at = Primary()
+    at.here.prepare(CID, prepare(ALONE, TX))
+    at.log.put_barrier(lambda: None)
+    at.here.prepare(CID, prepare(SHARED, OTHER))
+    at.writer.sync_fails = OSError(5, "the disk")
+    at.carry()
+    assert at.said() == []
+    assert is_free(at)
+
+
 def test_a_log_that_failed_takes_no_prepare_and_no_end() -> None:
     at = prepared()
     at.here.prepare(BOB, prepare(ALONE, OTHER))

@@ -349,11 +349,19 @@ def test_the_near_member_is_asked_once_all_have_settled(order: tuple[int, ...]) 
     assert asks_over(at) == ["cid"]
     assert asks_over(at) == ["cid"], "it is asked until it answers"
     at.settling.over([TX])
-    assert at.said() == [
-        ("me", "forget", [(HOME, TX)]), ("cid", "forget", [(3, TX), (5, TX)])
-    ]  # fmt: skip
+    at.settling.over([TX])
+    at.carry()
+    assert at.said() == []
+    assert [record for record in at.records() if isinstance(record, OutcomesRecord)] == [
+        OutcomesRecord(partition=HOME, forgotten=(TX,))
+    ]
+    heard(at, 3)
+    assert at.said() == [], "Bob's copy remembers it, and he may collect next"
+    at.stored(HOME, BOB)
+    assert at.said() == [("cid", "forget", [(3, TX), (5, TX)])]
     assert asks_over(at) == []
     at.settling.over([TX])
+    at.all_have(HOME)
     assert at.said() == []
 
 
@@ -371,11 +379,9 @@ def test_who_has_gone_waits_for_nothing() -> None:
     at = done()
     heard(at, HOME, 3, 5)
     at.decide(away=(CID,), authors={3: BOB, 5: BOB})
-    at.now += TELL_S
-    at.settling.tick()
-    assert [(to, kind) for to, kind in at.kinds() if kind != "settled"] == [
-        ("me", "forget"), ("bob", "forget")
-    ]  # fmt: skip
+    assert asks_over(at) == []
+    at.all_have(HOME)
+    assert at.said() == [("bob", "forget", [(3, TX), (5, TX)])]
     at = done()
     heard(at, HOME, 3, 5)
     at.decide(boots={CID: CID.boot + 1})
@@ -512,6 +518,20 @@ def test_what_could_not_be_forgotten_is_forgotten_later() -> None:
     assert at.state.copies.remembered == {}
 
 
+def test_a_collector_that_could_not_forget_has_not_told_others_to() -> None:
+    at = done()
+    heard(at, HOME, 3, 5)
+    at.writer.fails = OSError(28, "no space")
+    at.settling.over([TX])
+    at.carry()
+    assert "forget" not in [kind for _, kind in at.kinds()], "nobody would say it again"
+    assert asks_over(at) == ["cid"]
+    at.settling.over([TX])
+    at.all_have(HOME)
+    assert at.state.copies.remembered == {}
+    assert at.kinds() == [("cid", "forget")]
+
+
 def test_nothing_is_forgotten_for_ever_that_comes_back() -> None:
     at = done()
     [known] = at.state.copies.remembered[HOME].values()
@@ -555,12 +575,9 @@ def test_words_that_come_again_while_a_near_member_is_asked_leave_nothing_behind
     heard(at, HOME, 3, 5)
     heard(at, 3)
     at.settling.over([TX])
-    assert len(at.kinds()) == 2
-    at.settling.over([TX])
-    assert at.kinds() == [], "it was told once"
     heard(at, 5)
-    at.settling.forget([(HOME, TX)])
-    at.carry()
+    at.all_have(HOME)
+    assert at.kinds() == [("cid", "forget")]
     heard(at, 5)
     assert at.kinds() == [("bob", "forget")]
     having: dict[Any, Any] = at.settling._having
@@ -632,7 +649,7 @@ def test_every_message_reaches_the_role_that_it_is_for() -> None:
     at.all.tick()
     assert at.kinds_sent() == [ids_message("ask-over", [TX])[0]]
     at.all.arrived(CID, ids_message("over", [TX]))
-    at.carry()
+    at.all_have(HOME)
     assert at.kinds_sent() == [forget_message([])[0]]
     assert at.state.copies.remembered == {}
     at.all.arrived(BOB, ids_message("ask-over", [TX]))

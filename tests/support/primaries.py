@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 from sortedcontainers import SortedDict
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from support.group_transactions import (
     BOB,
@@ -120,15 +120,16 @@ class NoPairs:
 class Leases:
     """What is decided, and whether this member has its lease."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: Incarnation) -> None:
         self.topology = topology()
         self.held = True
+        self._me = me
 
     def may_serve(self, partition: int, now: float) -> bool:
         return self.held and self.is_author(self.topology.partitions[partition])
 
     def is_author(self, copies: PartitionCopies) -> bool:
-        return copies.author == ME
+        return copies.author == self._me
 
     def is_released(self, copies: PartitionCopies) -> bool:
         return False
@@ -140,7 +141,12 @@ class Leases:
 class Primary:
     """One member: partition 0 has a copy at Bob too, 1 and 4 are here alone, 2 is at all three."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        me: Incarnation = ME,
+        copies: Mapping[int, tuple[Incarnation, ...]] | None = None,
+    ) -> None:
+        self.me, self.copies = me, copies or COPIES
         self.now = 100.0
         self._seen = 0
         self.state = State(b"s" * 16, one_space(PARTITIONS))
@@ -151,7 +157,7 @@ class Primary:
                 value_version=1,
             )
         }  # fmt: skip
-        self.writer, self.streams, self.leases = Writer(), Streams(), Leases()
+        self.writer, self.streams, self.leases = Writer(), Streams(), Leases(me)
         self.sync_runs: Callable[[], object] = lambda: None
         """Called while a sync is on its way."""
         files: Any = SimpleNamespace(
@@ -175,7 +181,7 @@ class Primary:
         self.settling = Settling(self.log, self.partitions, self.here, post, lambda: self.now)
         self.log.advanced = self.here.advanced
         self.decide()
-        for partition in COPIES:
+        for partition in self.copies:
             self.state.copies.open(partition, 1)
             self.opened(partition, 1)
 
@@ -194,8 +200,14 @@ class Primary:
         async def work() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.log.run)
-                await self.log.written()
-                nursery.cancel_scope.cancel()
+                nursery.start_soon(written, nursery.cancel_scope)
+                while not nursery.cancel_scope.cancel_called:
+                    self.log.hurry()  # as each tick does, for what waits for company
+                    await wait_all_tasks_blocked()
+
+        async def written(scope: trio.CancelScope) -> None:
+            await self.log.written()
+            scope.cancel()
 
         self.trio(work)
 
@@ -217,7 +229,7 @@ class Primary:
     def all_have(self, partition: int) -> None:
         """Let the log write, and all copies have it."""
         self.carry()
-        self.stored(partition, *(one for one in COPIES[partition] if one != ME))
+        self.stored(partition, *(one for one in self.copies[partition] if one != self.me))
 
     def decide(
         self,
@@ -227,7 +239,7 @@ class Primary:
         authors: Mapping[int, Incarnation] | None = None,
     ) -> Topology:
         """Let something be decided."""
-        here = dict.fromkeys(COPIES, ME)
+        here = dict.fromkeys(self.copies, self.me)
         found = topology(epochs, here | dict(authors or {}), away=away, boots=boots)
         self.leases.topology = found
         self.settling.decided(found)
@@ -235,7 +247,7 @@ class Primary:
         return found
 
     def opened(self, partition: int, epoch: int) -> None:
-        others = [one for one in COPIES[partition] if one != ME]
+        others = [one for one in self.copies[partition] if one != self.me]
         self.streams.open(partition, epoch, others, self.now)
         self.partitions.opened([(partition, epoch)])
         self.here.opened(partition)
