@@ -853,6 +853,16 @@ def test_a_decision_before_all_copies_have_the_prepare_waits_for_that(commits: b
     assert is_free(at)
 
 
+def test_the_first_decision_counts_while_it_waits() -> None:
+    at = preparing()
+    at.records()
+    at.here.decision(committed(TX, run_of(SHARED), ELSEWHERE), [SHARED])
+    at.here.decision(rolled_back(TX), [SHARED])
+    at.stored(SHARED, BOB)
+    at.carry()
+    assert [type(record) for record in at.records()] == [CommitRecord]
+
+
 def test_an_end_that_did_not_get_into_the_log_is_tried_again() -> None:
     at = prepared()
     at.records()

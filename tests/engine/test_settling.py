@@ -190,7 +190,26 @@ def test_words_about_other_attempts_transactions_and_itself_decide_nothing() -> 
     at.settling.prepared(part(HOME))
     assert ends(at) == []
     at.settling.prepared(part(3))
-    assert len(ends(at)) == 1
+    [record] = ends(at)
+    assert isinstance(record, CommitRecord)
+    assert record.participants == (run_of(HOME), run_of(3))
+
+
+def test_what_is_decided_stays_so_though_the_log_did_not_take_it() -> None:
+    for commits in (True, False):
+        at = prepared(3)
+        at.writer.fails = OSError(28, "no space")
+        decided = committed(TX, run_of(HOME), run_of(3)) if commits else rolled_back(TX)
+        at.here.decision(decided, [HOME])
+        assert ends(at) == []
+        if commits:
+            at.settling.refused(no(3))
+        else:
+            at.settling.prepared(part(3))
+        at.here.tick()
+        assert [type(record) for record in ends(at)] == [
+            CommitRecord if commits else RollbackRecord
+        ]
 
 
 def test_words_that_come_before_all_copies_have_the_own_part_decide_nothing() -> None:
@@ -461,6 +480,17 @@ def test_what_is_remembered_has_settled_once_an_epoch_is_open() -> None:
     assert told_settled(at) == [("me", [(HOME, HOME, TX)])], "the list has seen to that"
 
 
+def test_the_next_author_says_at_once_what_has_settled() -> None:
+    at = done()
+    for _ in range(8):
+        at.now += PAUSE_S_MAX
+        told_settled(at)
+    at.seal(HOME, 2)
+    at.open_again(HOME, 2)
+    at.now += TELL_S
+    assert told_settled(at) == [("me", [(HOME, HOME, TX)])]
+
+
 def test_who_serves_a_partition_no_more_says_nothing_of_it() -> None:
     at = done()
     at.seal(HOME, 2, author=BOB)
@@ -492,8 +522,10 @@ def test_what_is_to_be_forgotten_goes_from_log_and_copies_once() -> None:
     assert [one.partition for one in items if isinstance(one.record, OutcomesRecord)] == [HOME]
     at.settling.forget([(HOME, TX)])
     assert ends(at) == []
+    assert "1 commits" in repr(at.settling)
     at.now += 2 * PAUSE_S_MAX
     assert told_settled(at) == []
+    assert "0 commits" in repr(at.settling)
 
 
 def test_several_are_forgotten_with_one_record_of_their_partition() -> None:
