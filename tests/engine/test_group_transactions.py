@@ -87,12 +87,16 @@ class Cluster:
         written = places[: random.randint(1, len(places))]
         keys = {p: random.randrange(KEYS) for p in places}
         reads = [p for p in places if p not in written or random.random() < 0.5]
+        is_stale = random.random() < 0.1
         client = Client(
             number,
             WantedCommit(
                 tx_id=number.to_bytes(16, "big"), attempt=1, given=None, tag=None,
                 reads=tuple(
-                    ReadVersion(p, key_in(p, keys[p]), self.at(p).version(key_in(p, keys[p])))
+                    ReadVersion(
+                        p, key_in(p, keys[p]),
+                        (1, 99) if is_stale else self.at(p).version(key_in(p, keys[p])),
+                    )
                     for p in reads
                 ),
                 ranges=(),
@@ -121,12 +125,13 @@ class Cluster:
                 for one in self.members.values():
                     one.now += random.choice([0.05, 0.3, 1.1])
                 member.all.tick()
-            case 5 if self.lossy:
+            case 5 if self.lossy and random.random() < 0.1:
                 member.leases.held = not member.leases.held
             case 6 if self.lossy and random.random() < 0.3:
                 member.writer.fails = OSError(28, "no space")
             case _:
-                self.deliver()
+                for _ in range(random.randint(1, 6)):
+                    self.deliver()
 
     def carry(self, member: Member) -> None:
         member.carry()
