@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.group_transactions import OTHER, TX, topology
-from support.primaries import BOB, CID, ME, Primary, committed, key_in, prepare, rolled_back
+from support.primaries import BOB, CID, ME, Primary, committed, key_in, lock, prepare, rolled_back
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.net.failures import Failure
 from tidelog.engine.node.settling import PAUSE_S, PAUSE_S_MAX, TELL_S
@@ -18,8 +18,11 @@ from tidelog.engine.node.tx_messages import (
     PreparedPart,
     Question,
     RefusedPart,
+    answer_message,
+    decision_message,
     forget_message,
     ids_message,
+    lock_message,
     prepare_message,
     prepared_message,
     question_message,
@@ -700,3 +703,35 @@ def test_a_refusal_reaches_who_has_prepared_and_a_seal_all_that_was_there() -> N
     assert not at.all.locks.idle
     at.all.sealed(HOME)
     assert at.all.locks.idle
+
+
+def test_what_is_pending_is_there_again_when_a_partition_is_opened_anew() -> None:
+    at = Member()
+    at.all.arrived(CID, prepare_message(prepare(HOME, TX, others=(3,))))
+    at.all_have(HOME)
+    at.all.sealed(HOME)
+    at.all.opened(HOME)
+    assert at.all.participating.has(HOME, TX)
+    at.all.arrived(CID, decision_message(committed(TX, run_of(HOME), run_of(3)), [HOME]))
+    at.all_have(HOME)
+    assert at.value(key_in(HOME)) == b"v"
+    assert "1 commits" in repr(at.all)
+    at.all.sealed(HOME)
+    assert "0 commits" in repr(at.all)
+
+
+def test_who_waits_hears_that_what_was_in_the_way_is_no_more_or_that_time_is_up() -> None:
+    at, late = Member(), list[Any]()
+    at.all.arrived(CID, prepare_message(prepare(HOME, OTHER, others=())))
+    owner = at.all.locks.in_way_of([key_in(HOME)])
+    assert owner is not None
+    request: Any = SimpleNamespace(deadline=at.now + 0.5, carry_out=lambda _handler: None)
+    at.all.locks.hold(owner, request, lambda _: None, late.append)
+    at.now += 0.6
+    at.all.tick()
+    assert late == [request]
+    at.all.locks.release(owner)
+    at.all.arrived(CID, lock_message(lock(HOME, TX)))
+    assert at.kinds_sent() == []
+    at.all_have(HOME)
+    assert answer_message("locked", 1, HOME, None)[0] in at.kinds_sent()
