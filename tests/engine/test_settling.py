@@ -731,7 +731,7 @@ def test_who_waits_hears_that_what_was_in_the_way_is_no_more_or_that_time_is_up(
     at.all.tick()
     assert late == [request]
     at.all.locks.release(owner)
-    at.all.arrived(CID, lock_message(lock(HOME, TX)))
+    at.all.arrived(CID, lock_message(lock(HOME, TX, 2)))
     assert at.kinds_sent() == []
     at.all_have(HOME)
-    assert answer_message("locked", 1, HOME, None)[0] in at.kinds_sent()
+    assert answer_message("locked", 2, HOME, None)[0] in at.kinds_sent()
