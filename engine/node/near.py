@@ -124,7 +124,8 @@ class Near:
         self._now = now
         self._reached = reached
         self._topology = Topology()
-        self._numbers = count(1)
+        # What answers an earlier start of this member answers nothing that this one has asked.
+        self._numbers = count((me.boot << 32) + 1)
         self._by_ask: dict[int, _Led] = {}
         self._by_id: dict[bytes, _Led] = {}
         self._by_client_id: dict[bytes, _Led] = {}
@@ -188,6 +189,11 @@ class Near:
     def _tell(self, partition: int, message: list[object]) -> None:
         self._post.tell(self._topology.partitions[partition].author, message)
 
+    def _tell_part(self, tx: _Led, partition: int, message: list[object]) -> None:
+        """Tell a partition its part, unless this member has refused one of its own just now."""
+        if tx.ask in self._by_ask:
+            self._tell(partition, message)
+
     # -------------------------------------------------------------- locking, confirming
 
     def _lock(self, tx: _Led) -> None:
@@ -197,7 +203,7 @@ class Near:
                 tx.ask, tx.tx_id, tx.wanted.attempt, self._given(tx, partition), partition, epoch,
                 tx.shares[partition].keys,
             )  # fmt: skip
-            self._tell(partition, lock_message(wanted))
+            self._tell_part(tx, partition, lock_message(wanted))
 
     def _given(self, tx: _Led, partition: int) -> bytes | None:
         """Return the id that a user gave, for the partition that has its outcome."""
@@ -219,7 +225,7 @@ class Near:
         for partition in others:
             share = tx.shares[partition]
             wanted = ConfirmWanted(tx.ask, partition, share.reads, share.ranges)
-            self._tell(partition, confirm_message(wanted))
+            self._tell_part(tx, partition, confirm_message(wanted))
 
     def confirmed(self, ask: int, partition: int, failure: Failure | None) -> None:
         """Take the answer to a ``confirm``."""
@@ -248,7 +254,7 @@ class Near:
     def _give_up(self, tx: _Led, error: Exception) -> None:
         """End a transaction of which no prepare has left."""
         locked: dict[Incarnation, list[int]] = {}
-        for partition in tx.written if tx.step != "preparing" else ():
+        for partition in tx.written:
             author = self._topology.partitions[partition].author
             locked.setdefault(author, []).append(partition)
         if isinstance(error, EarlierError):
@@ -276,7 +282,7 @@ class Near:
                 participants, locked, partition, epoch, share.keys, share.values, share.reads,
                 share.ranges, [] if locked else shared,
             )  # fmt: skip
-            self._tell(partition, prepare_message(prepare))
+            self._tell_part(tx, partition, prepare_message(prepare))
 
     def prepared(self, part: PreparedPart) -> None:
         """Take it that a group has prepared its part."""

@@ -344,6 +344,8 @@ class Participating:
             known.told.add(near)
             self._tell(known)
             return
+        if known is None and self._tell_committed(near, partition, name):
+            return
         try:
             self._begin(near, wanted, known)
         except _AboutToEndError as ending:
@@ -437,7 +439,7 @@ class Participating:
 
     def _tell(self, work: Work) -> None:
         """Say that a part is prepared, to whoever wants to hear it."""
-        if work.run is None or not work.told or work.phase == "preparing":
+        if work.run is None or not work.told:
             return
         partition = work.partition
         sole = self._streams.counts_alone(partition)
@@ -481,6 +483,8 @@ class Participating:
     def question(self, asker: Incarnation, question: Question) -> None:
         """Answer what became of a part, if this is who speaks for its group (T9)."""
         partition, state = question.partition, self._log.state
+        if self._log.failure is not None:
+            return  # what was on its way may be in the log, or at a copy (T8)
         if partition >= state.partitions or not self._partitions.serves(partition, self._now()):
             return
         if state.epochs[partition] < question.epoch:
@@ -493,16 +497,24 @@ class Participating:
                 self._tell(work)
                 return
             self._drop(work)
-        known = state.copies.remembered.get(partition, {}).get(question.tx_id)
-        if known is not None and self._log.held:
-            return  # it is asked again
-        if known is not None and known.attempt == question.attempt:
-            part = PreparedPart(*name, known.run, known.time)
-            self._post.tell(asker, prepared_message(part))
+        if self._tell_committed(asker, partition, name):
             return
         member, boot = question.near
         near = Incarnation(UUID(bytes=member), boot)
         self._refuse(asker, partition, name, near, RoutedError("again", "it is not known here"))
+
+    def _tell_committed(self, to: Incarnation, partition: int, name: tuple[bytes, int]) -> bool:
+        """Say that a part was prepared, if its transaction has committed; tell whether it has.
+
+        During a hold nothing is said: it is asked again (Q5).
+        """
+        known = self._log.state.copies.remembered.get(partition, {}).get(name[0])
+        if known is None or known.attempt != name[1]:
+            return False
+        if self._log.held:
+            return True
+        self._post.tell(to, prepared_message(PreparedPart(*name, known.run, known.time)))
+        return True
 
     # -------------------------------------------------------------- decisions
 
@@ -565,6 +577,7 @@ class Participating:
         """Drop what belongs to an older epoch (K2)."""
         for work in [work for work in self._works.values() if work.partition == partition]:
             self._drop(work)
+        self._untold = [work for work in self._untold if work.partition != partition]
         self._refused.pop(partition, None)
         self._fences.pop(partition, None)
 

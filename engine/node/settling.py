@@ -7,7 +7,7 @@ same, so several may.
 A commit is remembered, for groups that do not know it yet ask about it (T14).  Once all copies of a
 partition have its end, the primary tells the *collector*: the primary of the lowest partition that
 takes part.  Once that has heard of all, and the near member has gone or waits for nothing of it any
-more, it tells all to forget it.
+more, it forgets it, and tells all others to.
 
 Invariants:
 
@@ -159,20 +159,26 @@ class Settling:
         """Let a copy that follows from now on know what is remembered."""
         for record in self._log.state.copies.outcomes(partition):
             assert isinstance(record, OutcomesRecord)
-            # What is on its way to be forgotten would come behind that, and stay.
-            known = [one for one in record.committed if (partition, one.tx_id) not in self._going]
-            told = OutcomesRecord(partition=partition, committed=tuple(known))
-            self._log.put(self._outcomes(told), Haste.COURTESY)
+            # What is about to be forgotten would be remembered again, and by nobody's word go.
+            left = [one for one in record.committed if (partition, one.tx_id) not in self._going]
+            if left:
+                record = OutcomesRecord(partition=partition, committed=tuple(left))
+                self._log.put(self._outcomes(record), Haste.COURTESY)
 
-    def _outcomes(self, record: OutcomesRecord, forgotten: Iterable[bytes] = ()) -> EndCommit:
+    def _outcomes(self, record: OutcomesRecord) -> EndCommit:
         partition = record.partition
-        commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
 
-        def gone() -> None:
-            self._going.difference_update((partition, one) for one in forgotten)
+        def done() -> None:
+            self._going.difference_update((partition, tx_id) for tx_id in record.forgotten)
 
-        commit.then = lambda: self._log.fold(commit.ended(), gone)
-        commit.undo = gone
+        commit = EndCommit(
+            partition,
+            self._partitions.epoch(partition),
+            lambda _time: record,
+            lambda: self._forgotten(partition, record.forgotten),
+        )
+        commit.then = lambda: self._log.fold(commit.ended(), done)
+        commit.undo = done
         return commit
 
     def _tell_settled(self, now: float) -> None:
@@ -227,8 +233,11 @@ class Settling:
         for collector, partition, tx_id in rows:
             if collector not in self._everywhere or not self._serves(collector):
                 continue
+            if tx_id in self._ripe:
+                continue
             committed = self._remembered(collector).get(tx_id)
             if committed is None:
+                self._having.pop((collector, tx_id), None)
                 if not self._participating.has(collector, tx_id):
                     forgotten.append((partition, tx_id))  # all have settled, and it got lost
                 continue
@@ -254,17 +263,26 @@ class Settling:
             self._post.tell(near, ids_message("ask-over", tx_ids))
 
     def over(self, tx_ids: Iterable[bytes]) -> None:
-        """Let commits be forgotten for which nobody waits any more."""
-        for tx_id in tx_ids:
-            committed = self._ripe.pop(tx_id, None)
-            if committed is not None:
-                self._forget_all(committed)
+        """Let commits be forgotten for which nobody waits any more: here first.
 
-    def _forget_all(self, committed: Committed) -> None:
+        Others that remember one are told so when they say again that it has settled.  What this
+        partition alone remembered would stay for ever, for nobody would say it again.
+        """
+        ripe = [self._ripe[tx_id] for tx_id in tx_ids if tx_id in self._ripe]
+        self.forget((one.run.partition, one.tx_id) for one in ripe)
+
+    def _forgotten(self, partition: int, tx_ids: Iterable[bytes]) -> None:
+        """Let others forget what has been collected here, and no copy here remembers any more."""
         told: dict[Incarnation, list[tuple[int, bytes]]] = {}
-        for partition, _, _ in committed.participants:
-            author = self._topology.partitions[partition].author
-            told.setdefault(author, []).append((partition, committed.tx_id))
+        for tx_id in tx_ids:
+            committed = self._ripe.get(tx_id)
+            if committed is None or committed.run.partition != partition:
+                continue
+            del self._ripe[tx_id]
+            for other, _, _ in committed.participants:
+                if other != partition:
+                    author = self._topology.partitions[other].author
+                    told.setdefault(author, []).append((other, tx_id))
         for author, rows in told.items():
             self._post.tell(author, forget_message(rows))
 
@@ -278,7 +296,7 @@ class Settling:
                 by_partition.setdefault(partition, []).append(tx_id)
         for partition, forgotten in by_partition.items():
             record = OutcomesRecord(partition=partition, forgotten=tuple(forgotten))
-            self._log.put(self._outcomes(record, forgotten), Haste.COURTESY)
+            self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""

@@ -33,9 +33,10 @@ Left out: who sends them, and when (``near``, ``participating``, ``settling``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ...affinity.errors import TidelogError
+from ...tx.counter import COUNTER_MAX
 from ...wal.records import Participant, Run, flatten
 from ...wal.records.shapes import (
     UNDECODABLE,
@@ -55,7 +56,7 @@ from .partitions import RoutedError
 ROUTED = frozenset(("remap", "wait", "again"))
 EARLIER = "earlier"
 
-R = TypeVar("R")
+NAMESPACE_MAX = (1 << 32) - 1
 
 
 class ReadKey(NamedTuple):
@@ -325,16 +326,23 @@ def _lock(
     ask: int, tx_id: bytes, attempt: int, given: bytes | None, partition: int, epoch: int,
     keys: list[bytes],
 ) -> LockWanted:  # fmt: skip
-    check_numbers((ask, attempt, partition, epoch), 4)
+    _check_numbers(ask, attempt, partition, epoch)
     _check_keys(keys, partition)
-    return LockWanted(ask, checked_id(tx_id), attempt, given, partition, epoch, keys)
+    return LockWanted(ask, checked_id(tx_id), attempt, _given(given), partition, epoch, keys)
 
 
 def _answer(ask: int, partition: int, failure: list[Any] | None) -> tuple[int, int, Failure | None]:
+    _check_numbers(ask, partition)
     return ask, partition, None if failure is None else _failure(failure)
 
 
+def _unlock(ask: int, partitions: list[int]) -> tuple[int, list[int], None]:
+    _check_numbers(ask, *partitions)
+    return ask, partitions, None
+
+
 def _confirm(ask: int, partition: int, reads: list[Any], ranges: list[Any]) -> ConfirmWanted:
+    _check_numbers(ask, partition)
     return ConfirmWanted(ask, partition, _reads(reads, partition), _spans(ranges))
 
 
@@ -343,55 +351,63 @@ def _prepare(
     participants: list[int], locked: bool, partition: int, epoch: int, keys: list[bytes],
     values: list[bytes | None], reads: list[Any], ranges: list[Any], shared: list[bytes],
 ) -> PrepareWanted:  # fmt: skip
-    check_numbers((ask, attempt, home, partition, epoch), 5)
+    _check_numbers(ask, attempt, home, partition, epoch, *participants)
     _check_keys(keys, partition)
     _check_keys(shared, partition)
-    if not keys or len(keys) != len(values):
+    if not keys or len(set(keys)) != len(values) or len(keys) != len(values):
         raise ValueError(f"{len(keys)} keys with {len(values)} values")
     if not {bytes, type(None)}.issuperset(map(type, values)):
         raise ValueError("a value that is not bytes")
     rows = tuple(Participant(*row) for row in rows_of(participants, 3))
     if Participant(partition, epoch, len(keys)) not in rows:
         raise ValueError(f"partition {partition} does not take part as prepared")
+    if len({row.partition for row in rows}) != len(rows) or not all(row.count for row in rows):
+        raise ValueError(f"{participants!r} are not partitions that each take part once")
     return PrepareWanted(
-        ask, checked_id(tx_id), attempt, given, tag, home, rows, locked, partition, epoch, keys,
-        values, _reads(reads, partition), _spans(ranges), shared,
+        ask, checked_id(tx_id), attempt, _given(given), tag, home, rows, locked, partition, epoch,
+        keys, values, _reads(reads, partition), _spans(ranges), shared,
     )  # fmt: skip
 
 
 def _prepared(tx_id: bytes, attempt: int, run: list[int], time: int) -> PreparedPart:
-    check_numbers((attempt, time), 2)
+    _check_numbers(attempt, time, *run)
     check_numbers(run, 4)
     (one,) = runs_of(run)
     return PreparedPart(checked_id(tx_id), attempt, one, time)
 
 
 def _refused(tx_id: bytes, attempt: int, partition: int, failure: list[Any]) -> RefusedPart:
+    _check_numbers(attempt, partition)
     return RefusedPart(checked_id(tx_id), attempt, partition, _failure(failure))
 
 
 def _decision(
     tx_id: bytes, attempt: int, runs: list[int], time: int, partitions: list[int]
 ) -> tuple[GroupOutcome, list[int]]:
-    check_numbers((attempt, time), 2)
+    _check_numbers(attempt, time, *runs, *partitions)
     check_numbers(runs, 4)
-    return GroupOutcome(checked_id(tx_id), attempt, runs_of(runs), time), partitions
+    found = runs_of(runs)
+    if found and not {run.partition for run in found}.issuperset(partitions):
+        raise ValueError(f"a commit in {partitions!r}, which do not all take part")
+    return GroupOutcome(checked_id(tx_id), attempt, found, time), partitions
 
 
 def _question(
     tx_id: bytes, attempt: int, member: bytes, boot: int, partition: int, epoch: int
 ) -> Question:
-    check_numbers((attempt, boot, partition, epoch), 4)
+    _check_numbers(attempt, boot, partition, epoch)
     return Question(checked_id(tx_id), attempt, (checked_id(member), boot), partition, epoch)
 
 
 def _settled(
     collectors: list[int], partitions: list[int], txs: list[bytes]
 ) -> list[tuple[int, int, bytes]]:
+    _check_numbers(*collectors, *partitions)
     return list(zip(collectors, partitions, map(checked_id, txs), strict=True))
 
 
 def _forget(partitions: list[int], txs: list[bytes]) -> list[tuple[int, bytes]]:
+    _check_numbers(*partitions)
     return list(zip(partitions, map(checked_id, txs), strict=True))
 
 
@@ -408,6 +424,10 @@ def _pinned(
     )  # fmt: skip
 
 
+def _given(value: bytes | None) -> bytes | None:
+    return None if value is None else checked_id(value)
+
+
 def _failure(fields: list[Any]) -> Failure:
     code, message, more = fields
     if not isinstance(more, dict):
@@ -419,17 +439,25 @@ def _reads(rows: list[Any], partition: int) -> list[ReadKey]:
     found = [ReadKey(key, epoch, counter) for key, epoch, counter in rows]
     _check_keys([one.full_key for one in found], partition)
     for one in found:
-        check_numbers(one[1:], 2)
+        _check_numbers(*one[1:])
     return found
 
 
 def _spans(rows: list[Any]) -> list[ReadSpan]:
     found = [ReadSpan(*row) for row in rows]
     for namespace, low, high, number, digest in found:
-        check_numbers((checked_number(namespace), number), 2)
-        if not {bytes}.issuperset(map(type, (low, digest, high or b""))):
+        _check_numbers(checked_number(namespace), number)
+        if namespace > NAMESPACE_MAX:
+            raise ValueError(f"no map has the id {namespace}")
+        if not {bytes}.issuperset(map(type, (low, digest, b"" if high is None else high))):
             raise ValueError("bounds that are not bytes")
     return found
+
+
+def _check_numbers(*numbers: int) -> None:
+    check_numbers(numbers, 1)
+    if numbers and max(numbers) > COUNTER_MAX:
+        raise ValueError(f"{max(numbers)} is not a number of 63 bits")
 
 
 def _check_keys(keys: Sequence[bytes], partition: int) -> None:
@@ -441,7 +469,7 @@ def _check_keys(keys: Sequence[bytes], partition: int) -> None:
 _READERS: dict[str, Any] = {
     "lock": _lock,
     "locked": _answer,
-    "unlock": lambda ask, partitions: (ask, partitions, None),
+    "unlock": _unlock,
     "confirm": _confirm,
     "confirmed": _answer,
     "prepare": _prepare,

@@ -1,0 +1,218 @@
+"""How commits of several groups are remembered and forgotten: no network, no disk, no clock."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from support.fold_scripts import record_of
+from tidelog.affinity.partitions import one_space
+from tidelog.affinity.table import PartitionRow
+from tidelog.affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
+from tidelog.checkpoints.replay import State
+from tidelog.engine.net.kinds import BY_NUMBER
+from tidelog.engine.node.prepared import EndCommit
+from tidelog.engine.node.settling import PAUSE_S, TELL_S, Settling
+from tidelog.engine.node.tx_messages import told_of
+from tidelog.wal.records import OutcomesRecord, PrepareRecord
+
+ME, BOB, NEAR = (Incarnation(UUID(int=number), 1) for number in (1, 2, 3))
+COMMITS = (b"A".ljust(16, b"."), b"B".ljust(16, b"."))
+
+
+class Around:
+    """The primary of partition 0, which is the collector; BOB has partition 1, NEAR leads."""
+
+    def __init__(self) -> None:
+        self.now, self.queue = 10.0, list[EndCommit]()
+        self.told: list[tuple[Incarnation, str, Any]] = []
+        self.under_way: set[tuple[int, bytes]] = set()
+        self.state = State(b"s" * 16, one_space(2))
+        log: Any = SimpleNamespace(
+            state=self.state, put=lambda commit, _haste: self.queue.append(commit), fold=self._fold
+        )
+        partitions: Any = SimpleNamespace(is_open=lambda one: one == 0, epoch=lambda _one: 1)
+        participating: Any = SimpleNamespace(
+            prepared=lambda: (), has=lambda *one: one in self.under_way
+        )
+        post: Any = SimpleNamespace(tell=self._tell)
+        self.settling = Settling(log, partitions, participating, post, lambda: self.now)
+        self.here = participating
+        self.decide()
+        self.settling.opened(0)
+
+    def _fold(self, records: Any, then: Any) -> None:
+        for record in records:
+            self.state.apply(0, record)
+        then()
+
+    def _tell(self, to: Incarnation, message: Any) -> None:
+        self.told.append((to, BY_NUMBER[message[0]].name, told_of(message)))
+
+    def decide(self, *away: Incarnation) -> None:
+        members = {
+            one.member: KnownMember(
+                member=one.member, address="", since=1, boot=1, present=one not in away
+            )
+            for one in (ME, BOB, NEAR)
+        }
+        partitions = tuple(
+            PartitionCopies(
+                row=PartitionRow(partition=at, version=1, replicas=(one.member,)),
+                epoch=1, author=one, in_sync=(one,), changed=1, opened=True,
+            )
+            for at, one in enumerate((ME, BOB))
+        )  # fmt: skip
+        self.settling.decided(Topology(index=1, members=members, partitions=partitions))
+
+    def commit(self, name: str, number: int) -> bytes:
+        """Let a transaction of both partitions commit here, on every copy."""
+        prepare = record_of(f"prepare {name} p0 e1 #{number} with p1: k=1")
+        assert isinstance(prepare, PrepareRecord)
+        self.state.apply(1, prepare._replace(near=(NEAR.member.bytes, 1)))
+        runs = f"p0 e1 #{number}+1, p1 e1 #{number}+1"
+        self.state.apply(2, record_of(f"commit {name} time 7: {runs}; here p0"))
+        tx_id = COMMITS["AB".index(name)]
+        self.here.committed_here(0, tx_id)
+        return tx_id
+
+    def tick(self, seconds: float = TELL_S) -> list[tuple[Incarnation, str, Any]]:
+        self.now += seconds
+        self.told.clear()
+        self.settling.tick()
+        return list(self.told)
+
+    def carry(self) -> None:
+        """Let what is queued get into the log, and take effect."""
+        queue, self.queue = self.queue, []
+        for commit in queue:
+            assert commit.record is not None
+            commit.record(1)
+            assert commit.then is not None
+            commit.then()
+            commit.decided()
+
+    def remembered(self) -> list[bytes]:
+        return sorted(self.state.copies.remembered.get(0, {}))
+
+
+def test_a_commit_is_forgotten_once_all_have_its_end_and_its_leader_waits_no_more() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    assert around.tick() == [(ME, "settled", [(0, 0, tx_id)])]
+    around.settling.settled(ME, [(0, 0, tx_id)])
+    assert around.tick() == [], "another partition may not have its end"
+    around.settling.settled(BOB, [(0, 1, tx_id)])
+    assert around.tick() == [(NEAR, "ask-over", ([tx_id],))]
+    around.told.clear()
+    around.settling.over([tx_id])
+    forget = [(0, tx_id)]
+    assert around.told == [(ME, "forget", forget), (BOB, "forget", [(1, tx_id)])]
+    around.settling.forget(forget)
+    around.settling.forget(forget)
+    assert len(around.queue) == 1, "once"
+    assert around.remembered() == [tx_id]
+    around.carry()
+    assert around.remembered() == []
+    assert around.tick(9.0) == []
+
+
+def test_who_has_gone_is_not_asked_what_is_over() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    for partition in (0, 1):
+        around.settling.settled(ME, [(0, partition, tx_id)])
+    around.decide(NEAR)
+    told = [(to, kind) for to, kind, _ in around.tick()]
+    assert told == [(ME, "settled"), (ME, "forget"), (BOB, "forget")]
+
+
+def test_what_is_settled_is_told_again_after_pauses_that_grow() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    times = []
+    for _ in range(40):
+        if around.tick():
+            times.append(around.now)
+    pauses = [later - now for now, later in pairwise(times)]
+    assert pauses == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S]
+    assert around.remembered() == [tx_id]
+
+
+def test_of_what_is_forgotten_nothing_is_left() -> None:
+    # Each one stayed in a set for as long as the epoch lasted, some in two.
+    around = Around()
+    for number, name in enumerate("AB", 1):
+        tx_id = around.commit(name, number)
+        around.tick()
+        for partition in (0, 1):
+            around.settling.settled(ME, [(0, partition, tx_id)])
+        around.settling.over([tx_id])
+        around.settling.settled(ME, [(0, 0, tx_id)])  # said again meanwhile
+        around.settling.forget([(0, tx_id)])
+        around.carry()
+        around.tick()
+    settling = around.settling
+    assert (settling._going, settling._due, settling._having, settling._ripe) == (
+        set(), {}, {}, {},
+    )  # fmt: skip
+    assert settling._everywhere == {0: set()}
+
+
+def test_what_did_not_get_into_the_log_may_be_forgotten_later() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    around.settling.forget([(0, tx_id)])
+    [lost] = around.queue
+    around.queue.clear()
+    assert lost.undo is not None
+    lost.undo()
+    around.settling.forget([(0, tx_id)])
+    around.carry()
+    assert around.remembered() == []
+
+
+def test_who_asks_to_forget_what_nobody_remembers_is_told_to() -> None:
+    around = Around()
+    around.settling.settled(BOB, [(0, 1, COMMITS[0])])
+    assert around.told == [(BOB, "forget", [(1, COMMITS[0])])]
+    around.told.clear()
+    around.under_way = {(0, COMMITS[0])}
+    around.settling.settled(BOB, [(0, 1, COMMITS[0])])
+    assert around.told == [], "it is not known here yet"
+    around.settling.settled(BOB, [(1, 0, COMMITS[0])])
+    assert around.told == [], "that partition is served elsewhere"
+
+
+def test_a_new_copy_is_told_what_is_remembered() -> None:
+    around = Around()
+    first, second = around.commit("A", 1), around.commit("B", 2)
+    around.settling.admitted(0)
+    [commit] = around.queue
+    around.carry()
+    [record] = commit.ended()
+    assert isinstance(record, OutcomesRecord)
+    assert [one.tx_id for one in record.committed] == [first, second]
+    assert [one.near for one in record.committed] == [(NEAR.member.bytes, 1)] * 2
+    assert (record.forgotten, around.remembered()) == ((), [first, second])
+
+
+def test_a_new_copy_is_not_told_what_is_about_to_be_forgotten() -> None:
+    # It came into the log behind the word that it is forgotten, and stayed for ever.
+    around = Around()
+    first, second = around.commit("A", 1), around.commit("B", 2)
+    around.settling.forget([(0, first)])
+    around.settling.admitted(0)
+    around.carry()
+    assert around.remembered() == [second]
+
+
+def test_a_new_author_settles_what_is_remembered() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    around.settling.sealed(0)
+    assert around.tick(9.0) == []
+    around.settling.opened(0)
+    assert around.tick() == [(ME, "settled", [(0, 0, tx_id)])]

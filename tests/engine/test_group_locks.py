@@ -1,0 +1,312 @@
+"""Who has locks of transactions of several groups, who waits for them, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from support.group_transactions import MAP, key_in, name_in
+from tidelog.engine.data.scan import Range
+from tidelog.engine.data.stored import pack_prefix
+from tidelog.engine.node.group_locks import HELD_S_MAX, GroupLocks, is_locked
+from tidelog.engine.node.partitions import RoutedError
+
+A, B, C = b"a", b"b", b"c"
+FOREVER = float("inf")
+
+
+def full(name: bytes, partition: int = 0, number: int = MAP) -> bytes:
+    return pack_prefix(partition, number) + name
+
+
+class Clock:
+    now = 100.0
+
+
+def locks_at() -> tuple[GroupLocks, Clock]:
+    clock = Clock()
+    return GroupLocks(lambda: clock.now), clock
+
+
+def locks() -> GroupLocks:
+    return locks_at()[0]
+
+
+def is_idle(at: GroupLocks) -> bool:
+    return at.idle
+
+
+class Request:
+    """A request of a client, and what became of it."""
+
+    def __init__(self, deadline: float = FOREVER) -> None:
+        self.deadline = deadline
+        self.failed: list[Exception] = []
+
+    def carry_out(self, handler: Callable[[Any], None]) -> None:
+        handler(self)
+
+    def fail(self, error: Exception) -> None:
+        self.failed.append(error)
+
+
+def request(deadline: float = FOREVER) -> Any:
+    return Request(deadline)
+
+
+def owner_of(found: int | None) -> int:
+    assert found is not None
+    return found
+
+
+# ------------------------------------------------------------------ locks
+
+
+def test_what_is_written_is_locked_for_all_and_what_is_read_for_those_who_write() -> None:
+    at = locks()
+    assert is_idle(at)
+    owner = owner_of(at.take([full(A)], [full(B)]))
+    assert not is_idle(at)
+    assert at.take([full(A)], []) is None
+    assert at.take([], [full(A)]) is None
+    assert at.take([full(B)], []) is None
+    second = owner_of(at.take([full(C)], [full(B)]))
+    assert second > owner
+    at.release(owner)
+    assert at.take([full(B)], []) is None, "the second one still has it"
+    at.release(second)
+    assert is_idle(at)
+    assert at.take([full(A), full(B)], []) is not None
+
+
+def test_all_locks_are_taken_at_once_or_none() -> None:
+    at = locks()
+    owner = owner_of(at.take([full(B)], []))
+    for written, read in (
+        ([full(A), full(B), full(C)], []), ([full(A)], [full(B)]), ([full(B)], [full(A)]),
+        ([full(C)], [full(A), full(B)]),
+    ):  # fmt: skip
+        assert at.take(written, read) is None
+        for name in (A, C):
+            assert at.in_way_of([full(name)]) is None
+    at.release(owner)
+    assert is_idle(at)
+
+
+def test_a_key_that_one_owner_reads_and_writes_is_written() -> None:
+    at = locks()
+    owner = owner_of(at.take([full(A)], [full(A)]))
+    assert at.in_way_of(read=[full(A)]) == owner
+    at.release(owner)
+    assert is_idle(at)
+
+
+def test_keys_of_other_maps_and_partitions_are_others() -> None:
+    at = locks()
+    at.take([full(A)], [])
+    assert at.in_way_of([full(A, 1), full(A, 0, 17)]) is None
+
+
+# ------------------------------------------------------------------ who is in the way
+
+
+def test_nobody_is_in_the_way_where_nothing_is_locked() -> None:
+    at = locks()
+    everything = Range(namespace=MAP)
+    assert at.in_way_of([full(A)], [full(A)], [((0,), everything)]) is None
+    assert at.first_written((0,), everything, reverse=False) is None
+
+
+def test_who_writes_is_in_the_way_of_reads_and_who_reads_of_writes_only() -> None:
+    at = locks()
+    writes = owner_of(at.take([full(A)], []))
+    reads = owner_of(at.take([], [full(B)]))
+    assert at.in_way_of([full(A)]) == at.in_way_of(read=[full(A)]) == writes
+    assert at.in_way_of([full(B)]) == reads
+    assert at.in_way_of(read=[full(B), full(C)]) is None
+    assert at.in_way_of([full(C)], [full(A)]) == writes
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "meets"),
+    [
+        (b"", None, True), (B, None, True), (B, B + b"\0", True), (A, C, True),
+        (b"", B, False), (B + b"\0", None, False), (C, None, False), (b"", b"", False),
+    ],
+)  # fmt: skip
+def test_who_writes_inside_a_range_is_in_its_way(
+    low: bytes, high: bytes | None, meets: bool
+) -> None:
+    at = locks()
+    owner = owner_of(at.take([full(B, 1)], [full(A, 1)]))
+    wanted = Range(namespace=MAP, start=low, stop=high)
+    assert at.in_way_of(ranges=[((0, 1), wanted)]) == (owner if meets else None)
+    assert at.in_way_of(ranges=[((0,), wanted)]) is None
+    other = Range(namespace=17, start=low, stop=high)
+    assert at.in_way_of(ranges=[((0, 1), other)]) is None
+
+
+def test_of_several_the_oldest_is_waited_for() -> None:
+    at = locks()
+    first = owner_of(at.take([], [full(A)]))
+    second = owner_of(at.take([], [full(A)]))
+    assert at.in_way_of([full(A)]) == first
+    at.release(first)
+    assert at.in_way_of([full(A)]) == second
+
+
+def test_the_first_key_of_a_range_that_is_written_is_found_from_both_ends() -> None:
+    at = locks()
+    first, second = name_in(0, 3), name_in(1, 4)
+    low = owner_of(at.take([key_in(0, 3)], [key_in(0, 1)]))
+    high = owner_of(at.take([key_in(1, 4)], []))
+    expected = sorted([(first, low), (second, high)])
+    everything = Range(namespace=MAP)
+    assert at.first_written((0, 1), everything, reverse=False) == expected[0]
+    assert at.first_written((0, 1), everything, reverse=True) == expected[1]
+    assert at.first_written((0,), everything, reverse=True) == (first, low)
+    assert at.first_written((2,), everything, reverse=False) is None
+    behind = Range(namespace=MAP, start=expected[0][0] + b"\0")
+    assert at.first_written((0, 1), behind, reverse=False) == expected[1]
+    before = Range(namespace=MAP, stop=expected[0][0])
+    assert at.first_written((0, 1), before, reverse=False) is None
+
+
+# ------------------------------------------------------------------ who waits
+
+
+def test_who_waits_goes_on_in_order_once_its_owner_lets_go() -> None:
+    at, heard = locks(), list[Any]()
+    owner, other = owner_of(at.take([full(A)], [])), owner_of(at.take([full(B)], []))
+    one, two, three = request(), request(), request()
+    at.hold(owner, one, lambda r: heard.append(r))
+    at.hold(other, two, lambda r: heard.append(r))
+    at.hold(owner, three, lambda r: heard.append(r))
+    assert "3 requests wait" in repr(at)
+    at.release(owner)
+    assert heard == [one, three]
+    at.release(owner)
+    assert heard == [one, three], "each goes on once"
+    at.release(other)
+    assert heard == [one, three, two]
+
+
+def test_who_goes_on_finds_nothing_in_its_way() -> None:
+    at, found = locks(), list[int | None]()
+    owner = owner_of(at.take([full(A)], []))
+    at.hold(owner, request(), lambda _: found.append(at.in_way_of([full(A)])))
+    at.release(owner)
+    assert found == [None]
+
+
+def test_who_goes_on_may_wait_for_somebody_else() -> None:
+    at, heard = locks(), list[Any]()
+    owner, other = owner_of(at.take([full(A)], [])), owner_of(at.take([full(B)], []))
+    at.hold(owner, request(), lambda r: at.hold(other, r, heard.append))
+    at.release(owner)
+    assert heard == []
+    at.release(other)
+    assert len(heard) == 1
+
+
+def test_who_waits_too_long_is_told_to_come_again() -> None:
+    at, clock = locks_at()
+    owner = owner_of(at.take([full(A)], []))
+    one, heard = request(), list[Any]()
+    at.hold(owner, one, heard.append)
+    clock.now += HELD_S_MAX / 2
+    two = request()
+    at.hold(owner, two, heard.append)
+    clock.now += HELD_S_MAX / 2
+    at.tick()
+    assert one.failed == []
+    clock.now += 0.01
+    at.tick()
+    [error] = one.failed
+    assert isinstance(error, RoutedError)
+    assert (error.answer, str(error)) == ("wait", str(is_locked()))
+    at.tick()
+    assert (len(one.failed), two.failed, heard) == (1, [], [])
+    at.release(owner)
+    assert heard == [two], "who was told to come again does not go on"
+
+
+def test_who_waits_longer_than_its_client_does_is_told_at_its_deadline() -> None:
+    at, clock = locks_at()
+    owner = owner_of(at.take([full(A)], []))
+    one = request(clock.now + 0.25)
+    at.hold(owner, one, lambda _: None)
+    clock.now += 0.25
+    at.tick()
+    assert one.failed == []
+    clock.now += 0.01
+    at.tick()
+    assert len(one.failed) == 1
+    assert "0 requests wait" in repr(at)
+
+
+def test_who_has_waited_too_long_may_do_something_else() -> None:
+    at, clock = locks_at()
+    owner = owner_of(at.take([full(A)], []))
+    one, late = request(), list[Any]()
+    at.hold(owner, one, lambda _: None, late.append)
+    clock.now += HELD_S_MAX + 0.01
+    at.tick()
+    assert (late, one.failed) == ([one], [])
+
+
+def test_who_is_late_may_wait_anew_for_the_same_owner() -> None:
+    at, clock = locks_at()
+    owner, heard = owner_of(at.take([full(A)], [])), list[Any]()
+    one = request()
+    at.hold(owner, one, heard.append, lambda r: at.hold(owner, r, heard.append))
+    clock.now += HELD_S_MAX + 0.01
+    at.tick()
+    at.release(owner)
+    assert heard == [one]
+
+
+# ------------------------------------------------------------------ a twin
+
+KEYS = [full(name) for name in (A, B, C)]
+sets = st.lists(st.sampled_from(KEYS), unique=True, max_size=3)
+
+
+def pairs(taken: dict[int, tuple[list[bytes], list[bytes]]]) -> Iterator[tuple[Any, Any]]:
+    return combinations(taken.values(), 2)
+
+
+@given(st.lists(st.tuples(st.booleans(), sets, sets), max_size=12))
+def test_two_owners_never_have_what_only_one_of_them_can_have(
+    steps: list[tuple[bool, list[bytes], list[bytes]]],
+) -> None:
+    at, taken = locks(), dict[int, tuple[list[bytes], list[bytes]]]()
+    for releases, written, read in steps:
+        if releases and taken:
+            owner = next(iter(taken))
+            del taken[owner]
+            at.release(owner)
+            continue
+        free = not any(
+            set(written) & {*others[0], *others[1]} or set(read) & set(others[0])
+            for others in taken.values()
+        )
+        found = at.take(written, read)
+        assert (found is not None) is free
+        if found is not None:
+            taken[found] = written, read
+    for one, other in pairs(taken):
+        assert not set(one[0]) & {*other[0], *other[1]}
+        assert not set(other[0]) & {*one[0], *one[1]}
+    for owner in list(taken):
+        at.release(owner)
+    assert is_idle(at)
+
+
+def test_the_answer_for_keys_that_are_locked_is_to_come_again() -> None:
+    error = is_locked()
+    assert (type(error), error.answer) == (RoutedError, "wait")
