@@ -1,7 +1,8 @@
 """Transactions of clients in a storm: over keys of any partitions, and reads of single keys beside.
 
 Lists are appended to and read; then, as the seed has it, a set gets elements, or a bank moves
-money.  All of it is one history each, strictly serializable or not.
+money.  Snapshots of the store read all of that.  It is one history each, strictly serializable or
+not.
 
 Left out: faults (``storm_faults``), and when all this begins and ends (``storms``).
 """
@@ -27,6 +28,7 @@ from .workloads import WorkloadClient
 TRANSACTIONS = 20
 READS_OF_LISTS = 40
 PAUSE_S_MAX = 0.15
+SNAPSHOTS, SNAPSHOT_PAUSE_S_MAX = 10, 2.0
 LIST_KEYS = [f"l{number}" for number in range(6)]
 ACCOUNTS = [f"a{number}" for number in range(5)]
 
@@ -98,6 +100,7 @@ class StormTransactions:
         """Return all clients."""
         found = self._appends.clients(4, keys=LIST_KEYS, transactions=TRANSACTIONS)
         found += self._second.clients(3, transactions=TRANSACTIONS)
+        found.append(self._look)
         return [*found, *(lambda n=n: self._read(n) for n in range(2))]
 
     async def _read(self, number: int) -> None:
@@ -113,6 +116,30 @@ class StormTransactions:
             else:
                 one.steps.append(ReadList(key, tuple(found or ())))
                 one.status = COMMITTED
+            one.end = self._clock()
+            self._appends.transactions.append(one)
+
+    async def _look(self) -> None:
+        """Read all lists, and the bank, in snapshots of the store: a transaction each time."""
+        for place in range(SNAPSHOTS):
+            await trio.sleep(self._rng.uniform(0, SNAPSHOT_PAUSE_S_MAX))
+            which = self._rng.randrange(len(self._databases))
+            one = ListTransaction(id=f"snapshot {place}", start=self._clock())
+            bank: dict[str, int] = {}
+            try:
+                async with self._databases[which].snapshot() as old:
+                    lists, others = old[self._lists[which]], old[self._others[which]]
+                    for key in LIST_KEYS:
+                        one.steps.append(ReadList(key, tuple(await lists.get(key) or ())))
+                    if isinstance(self._second, BankTransfers):
+                        bank = {account: await others.get(account) for account in ACCOUNTS}
+            except (TidelogError, OSError):
+                one.steps.clear()
+                one.status = ABORTED
+            else:
+                one.status = COMMITTED
+                if isinstance(self._second, BankTransfers):
+                    self._second.read.append(bank)
             one.end = self._clock()
             self._appends.transactions.append(one)
 

@@ -427,7 +427,7 @@ class Participating:
         work.run, work.time = Run(*commit.runs[:4]), commit.time
         stream = self._streams.get(work.partition)
         if work.was_locked and stream is not None:
-            self._fences[work.partition] = stream.end
+            self._fences[work.partition] = stream.prepared
         work.phase = "prepared"
         if len(work.participants) == 1:
             self._drop(work)  # that was its commit

@@ -155,7 +155,7 @@ class Pinning:
         self._newest: Pin | None = None
         """The pin of the hold."""
         self._ends: dict[int, int] = {}
-        """The last item of each stream at the pin of the hold."""
+        """The last PREPARE of each stream at the pin of the hold."""
         self._until = float("-inf")
         self._joined: list[_Joined] = []
         self._holding: set[tuple[bytes, int]] = set()
@@ -209,7 +209,7 @@ class Pinning:
         self._newest = Pin(epochs, taken, prepared, log.overlay.ended.append, now)
         self._files.snapshots.add(self._newest)
         streams = [stream for p in epochs if (stream := self._streams.get(p)) is not None]
-        self._ends = {stream.partition: stream.end for stream in streams}
+        self._ends = {stream.partition: stream.prepared for stream in streams}
         self._participating.lose_locks()
         log.held = True
         self._until = now + HOLD_S

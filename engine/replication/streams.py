@@ -105,6 +105,8 @@ class PartitionStream:
         self.epoch = epoch
         self.end = 0
         """The number of the last item."""
+        self.prepared = 0
+        """The number of the last PREPARE."""
         self.own = 0
         """Up to which item the own log is durable."""
         self.everywhere = 0
@@ -133,6 +135,8 @@ class PartitionStream:
                 follower.waited_since = now
         self._items.append(item)
         self.end += 1
+        if isinstance(item.record, PrepareRecord):
+            self.prepared = self.end
         self.bytes += item.size
         self.kept_bytes += item.size
 

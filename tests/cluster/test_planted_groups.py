@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import trio
 from support.parts import Three, together
 from support.raw_client import FailureError
 from tidelog.checkpoints.copies import Prepared
+from tidelog.engine.node import snapshots
 from tidelog.engine.node.group_locks import GroupLocks
 from tidelog.engine.node.near import Near
 from tidelog.engine.node.participating import Participating, Work
@@ -94,13 +96,14 @@ async def a_copy_computes_before_and_asks_behind(three: Three) -> None:
     await trio.sleep(0.2)
     await three.put(r=b"newer")
     readers: Any = three.at.member(backup).groups.readers
-    asks, genuine = list[Any](), readers._ask
-    readers._ask = asks.append
+    asks, outflow = list[Any](), readers._outflow
+    readers._outflow = SimpleNamespace(tell=lambda *told: asks.append(told))
     reading = await three.reader("p", backup)
     await three.until(lambda: bool(asks))
     three.at.release("confirmed", src=three.r.primary, dst=three.near)
     await writer.answer()
-    genuine(asks[0])
+    readers._outflow = outflow
+    outflow.tell(*asks[0])
     seen = None
     with trio.move_on_after(1), suppress(FailureError):
         seen = await reading.value()
@@ -264,6 +267,35 @@ async def the_near_member_dies_between_two_prepares(three: Three) -> None:
     assert values == [b"old"] * 3, f"{HALF}: {values}"
 
 
+async def a_snapshot_is_taken_while_one_group_has_the_end(three: Three) -> None:
+    """Q5: what is prepared at a pin is shown if each of its groups has it."""
+    await fill(three)
+    three.at.hold("decision", src=three.near, dst=three.q.primary)
+    for name in three.at.names:
+        three.at.hold("question", src=three.q.primary, dst=name)
+    tx = await three.begin({"p": b"new", "q": b"new"})
+    await tx.answer()
+    await three.until(lambda: not three.p.has_pending(three.near, tx.tx_id))
+    seen = await three.snapshot("p", "q", by=three.r.primary)
+    assert seen == [b"new", b"new"], f"{HALF} in a snapshot: {seen}"
+    assert await ends_whole(three)
+
+
+async def a_snapshot_is_taken_between_confirm_and_prepare(three: Three) -> None:
+    """Q5: what has confirmed before a pin is not prepared behind it."""
+    await fill(three)
+    three.at.hold("confirmed", src=three.r.primary, dst=three.near)
+    writer = await three.begin({"p": b"new"}, await three.versions("r"))
+    await trio.sleep(0.1)
+    await three.put(r=b"newer")
+    other = await three.snapshot("p", "r", by=three.q.primary)
+    three.at.release("confirmed", src=three.r.primary, dst=three.near)
+    told = await writer.is_answered(1.0)
+    [value] = await three.values("p")
+    late = told and value == b"new" and other == [b"old", b"newer"]
+    assert not late, f"{ORDER}: the snapshot has the later r without the earlier p"
+
+
 # ---------------------------------------------------------------- rules, taken out
 
 
@@ -392,10 +424,34 @@ def one_answer_decides(patch: pytest.MonkeyPatch) -> None:
                     work, GroupOutcome(work.tx_id, work.attempt, runs, part.time)
                 )
 
+    def refused(_self: Settling, _part: Any) -> None:
+        """Hear nothing of it."""
+
     patch.setattr(Settling, "prepared", prepared)
+    patch.setattr(Settling, "refused", refused)
+
+
+def a_snapshot_shows_nothing_that_is_prepared(patch: pytest.MonkeyPatch) -> None:
+    def shown_of(_pins: Any) -> list[bytes]:
+        return []
+
+    patch.setattr(snapshots, "shown_of", shown_of)
+
+
+def locks_outlive_a_pin(patch: pytest.MonkeyPatch) -> None:
+    def lose_locks(_self: Participating) -> None:
+        """Keep them."""
+
+    patch.setattr(Participating, "lose_locks", lose_locks)
 
 
 CASES: list[tuple[Scenario, Plant, str]] = [
+    (
+        a_snapshot_is_taken_while_one_group_has_the_end,
+        a_snapshot_shows_nothing_that_is_prepared,
+        f"{HALF} in a snapshot",
+    ),
+    (a_snapshot_is_taken_between_confirm_and_prepare, locks_outlive_a_pin, ORDER),
     (somebody_reads_between_confirm_and_commit, nobody_waits_for_locks, ORDER),
     (a_copy_reads_between_confirm_and_commit, copies_are_confirmed_beside_locks, ORDER),
     (a_copy_computes_before_and_asks_behind, what_a_copy_had_is_not_asked, ORDER),

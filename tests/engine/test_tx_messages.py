@@ -97,7 +97,11 @@ TOLD: list[tuple[str, Message, Any]] = [
     ("decision", decision_message(COMMITTED, [1, 2]), (COMMITTED, [1, 2])),
     ("decision", decision_message(ROLLED_BACK, [3]), (ROLLED_BACK, [3])),
     ("question", question_message(QUESTION), QUESTION),
-    ("settled", settled_message("settled", [(0, 1, TX), (0, 2, OTHER)]), [(0, 1, TX), (0, 2, OTHER)]),
+    (
+        "settled",
+        settled_message("settled", [(0, 1, TX), (0, 2, OTHER)]),
+        [(0, 1, TX), (0, 2, OTHER)],
+    ),
     ("settled", settled_message("settled", []), []),
     ("forget", forget_message([(1, TX), (2, OTHER)]), [(1, TX), (2, OTHER)]),
     ("ask-over", ids_message("ask-over", [TX, OTHER]), ([TX, OTHER],)),

@@ -136,6 +136,26 @@ class Three:
             return Reading(client, await client.begin("get", *arguments))
         return Reading(client, await client.begin("copy", "get", arguments))
 
+    async def snapshot(self, *names: str, by: str) -> list[bytes | None]:
+        """Return what a snapshot of the store, which a member takes, shows of some keys."""
+        client = await self._any.client(by)
+        with trio.fail_after(SOON_S):
+            taken, members, partitions, shown = await client.ask("snapshot")
+        found = []
+        for name in names:
+            group = self.groups[name]
+            [place] = [at for at, some in enumerate(partitions) if group.partition in some]
+            host = next(
+                one for one in self.at.names if self.at.member_id(one).bytes == members[place]
+            )
+            reader = await self._any.client(host)
+            arguments = [self._any.number, [self.key(name)]]
+            answer = await reader.ask("pinned", taken, shown, "get", arguments)
+            found.append(answer[0][0])
+            reader.close()
+        client.close()
+        return found
+
     async def values(self, *names: str) -> list[bytes | None]:
         return [await self.groups[name].value(KEY) for name in names or self.groups]
 
