@@ -71,7 +71,7 @@ class StormTransactions:
         self._lists = [one.map("lists", key=Str, value=Msgpack) for one in databases]
         self._appends = ListAppends(self._beginning(self._lists), clock, rng)
         codec = Str if banks else I64
-        self._others = [one.map("others", key=codec, value=Msgpack) for one in databases]
+        self._others: list[Any] = [one.map("others", key=codec, value=Msgpack) for one in databases]
         begin = self._beginning(self._others)
         self._second: BankTransfers | SetAdds = (
             BankTransfers(begin, clock, rng, accounts=ACCOUNTS)
@@ -128,7 +128,8 @@ class StormTransactions:
             bank: dict[str, int] = {}
             try:
                 async with self._databases[which].snapshot() as old:
-                    lists, others = old[self._lists[which]], old[self._others[which]]
+                    lists: Any = old[self._lists[which]]
+                    others: Any = old[self._others[which]]
                     for key in LIST_KEYS:
                         one.steps.append(ReadList(key, tuple(await lists.get(key) or ())))
                     if isinstance(self._second, BankTransfers):

@@ -152,6 +152,8 @@ class Pinning:
         self._now = now
         self._tasks = tasks
         self._pins: dict[bytes, Pin] = {}
+        self._attempts: dict[bytes, int] = {}
+        """By snapshot, which attempt its pin is of."""
         self._newest: Pin | None = None
         """The pin of the hold."""
         self._ends: dict[int, int] = {}
@@ -183,6 +185,7 @@ class Pinning:
         assert self._newest is not None
         self._pins.pop(joined.snapshot, None)
         self._pins[joined.snapshot] = self._newest
+        self._attempts[joined.snapshot] = joined.attempt
         while len(self._pins) > PINS_MAX:
             self._pins.pop(next(iter(self._pins))).expire("too many others came behind it")
         self._holding.add((joined.snapshot, joined.attempt))
@@ -271,8 +274,8 @@ class Pinning:
         self._holding.discard(name)
         if not self._holding:
             self._let_go()
-        if not still and pin is not None:
-            del self._pins[snapshot]
+        if not still and self._attempts.get(snapshot) == attempt:
+            self._pins.pop(snapshot, None)
         self._post.tell(near, held_message(snapshot, attempt, still=still))
 
     def _still_serves(self, pin: Pin) -> bool:
@@ -321,6 +324,8 @@ class Pinning:
         for snapshot in [one for one, pin in self._pins.items() if pin.used < oldest]:
             self._pins[snapshot].expire(f"it was not read for {IDLE_S:g} s")
             del self._pins[snapshot]
+        for snapshot in self._attempts.keys() - self._pins.keys():
+            del self._attempts[snapshot]
         if self._pins:
             limit = self._files.options.snapshot_memory_max
             self._files.snapshots.expire_oldest(self._log.overlay.view, limit)

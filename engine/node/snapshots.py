@@ -60,10 +60,12 @@ class Snapshots:
 
     def __init__(
         self,
+        me: Incarnation,
         post: Post,
         new_id: Callable[[], bytes],
         now: Callable[[], float],
     ) -> None:
+        self._me = me
         self._post = post
         self._new_id = new_id
         self._now = now
@@ -92,9 +94,13 @@ class Snapshots:
         taking.attempt += 1
         taking.decided, taking.since, taking.held = topology.index, self._now(), False
         taking.waits, taking.pinned = set(authors), {}
-        for author in sorted(authors):
-            message = pin_message(taking.snapshot, taking.attempt, taking.decided)
+        message = pin_message(taking.snapshot, taking.attempt, taking.decided)
+        for author in self._in_turn(authors):
             self._post.tell(author, message)
+
+    def _in_turn(self, members: Iterable[Incarnation]) -> list[Incarnation]:
+        """Return members, this one last: it answers at once, which may begin the next attempt."""
+        return sorted(members, key=lambda member: (member == self._me, member))
 
     def pinned(self, sender: Incarnation, told: PinnedHere) -> None:
         """Take it that a member has pinned what it serves."""
@@ -110,8 +116,9 @@ class Snapshots:
             self._resume(taking)
 
     def _resume(self, taking: _Taking) -> None:
-        for member in sorted(taking.pinned):
-            self._post.tell(member, resume_message(taking.snapshot, taking.attempt))
+        message = resume_message(taking.snapshot, taking.attempt)
+        for member in self._in_turn(taking.pinned):
+            self._post.tell(member, message)
 
     def held(self, sender: Incarnation, snapshot: bytes, attempt: int, *, still: bool) -> None:
         """Take it that a member goes on, and whether it has held until then."""
