@@ -58,13 +58,15 @@ from workloads import KEY_BYTES, WRITTEN, keys_of, pairs_of
 
 import tidelog
 from tidelog import aio
-from tidelog.errors import ConflictError
+from tidelog.errors import ConflictError, DeadlineError
 
 BACKUPS = 2
 CLIENTS = (1, 32, 64)
 DRAWN = 10_000
 """How many transactions are drawn; clients begin again behind the last."""
 NAME = "transaction"
+NOT_COMMITTED = (ConflictError, DeadlineError)
+"""Errors behind which a transaction is made again; the latter tells that it never got its locks."""
 
 
 class Draw(NamedTuple):
@@ -199,7 +201,7 @@ class TidelogThreads:
                     assert len(table.get_many(keys)) == len(keys)
                     for key in keys:
                         table[key] = value
-            except ConflictError:
+            except NOT_COMMITTED:
                 again += 1
             else:
                 return again
@@ -226,7 +228,7 @@ async def _tasks_of(
                         assert len(await table.get_many(keys)) == len(keys)
                         for key in keys:
                             await table.set(key, value)
-                except ConflictError:
+                except NOT_COMMITTED:
                     again += 1
                 else:
                     return again
@@ -299,7 +301,9 @@ def _load(side: Side, asked: AskTransactions, draw: Draw, figures: Figures) -> N
     load = in_child(load_of_transactions, asked)
     row = str(draw), asked.ask.clients
     figures.loads.setdefault((row, side), []).append(load)
-    print(f"{name_of(row)}: {side}: {load.rate:,.0f}/s", file=sys.stderr, flush=True)
+    cpu = f"{load.client_us:,.0f} + {load.members_us:,.0f} us of CPU"
+    told = f"{load.rate:,.0f}/s, {cpu}, {load.again:.2g} attempts more"
+    print(f"{name_of(row)}: {side}: {told}", file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------------------------------- the page
