@@ -7,8 +7,9 @@ All processes run on this machine.  In each round every peer is started anew.  A
 one peer after the other, in an order that turns from row to row, while the others have nothing to
 do (which costs each less than a hundredth of a core), and ratios are taken within a round.  The
 clients of a row are threads or tasks of one process, each of which has connected and done something
-before time is taken.  What has copies is measured by `copies.py`, copies that come back by
-`rebalance.py`.  `--write` replaces parts of docs/benchmarks.md.
+before time is taken.  What has copies is measured by `copies.py`, transactions of several keys by
+`transactions.py`, copies that come back by `rebalance.py`.  `--write` replaces parts of
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 
 import copies
 import etcd
+import transactions
 from loads import ETCD, RECORDS, Ask, TidelogThreads, fill, in_child, rate_of
 from members import MEMBERS
 from report import file_system, table
@@ -41,8 +43,11 @@ import rebalance
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
-PARTS = ("one", "copies", "rebalance")
-"""Of the page, between two marks each: one copy of everything, three, or one that comes back."""
+PARTS = ("one", "copies", "transactions", "rebalance")
+"""Of the page, between two marks each: one copy of everything, three, or one that comes back.
+
+Transactions are of three copies.
+"""
 REBALANCES_MAX = 3
 """Rounds in which copies come back, however many there are of the rest: each takes minutes."""
 CLIENTS = (1, 32, 64)
@@ -210,6 +215,17 @@ def three_copies(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     return copies.page(figures, arguments.rounds, load)
 
 
+def several_keys(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """Measure transactions of several keys; returns their part of the page."""
+    load = os.getloadavg()[0]
+    sides, lacking = transactions.sides_here()
+    figures = transactions.Figures(lacking=lacking)
+    for number in range(arguments.rounds):
+        transactions.transactions_round(sides, folder, arguments.seconds, figures)
+        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
+    return transactions.page(figures, arguments.rounds, load)
+
+
 def comes_back(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     """Measure copies that come back; returns its part of the page."""
     load = os.getloadavg()[0]
@@ -226,7 +242,12 @@ def main() -> None:
     arguments.dir.mkdir(parents=True, exist_ok=True)
     if file_system(arguments.dir) in IN_MEMORY:
         sys.exit(f"{arguments.dir} is kept in memory; give --dir a folder on a disk")
-    measured = {"one": one_copy, "copies": three_copies, "rebalance": comes_back}
+    measured = {
+        "one": one_copy,
+        "copies": three_copies,
+        "transactions": several_keys,
+        "rebalance": comes_back,
+    }
     with tempfile.TemporaryDirectory(prefix="cluster-", dir=arguments.dir) as made:
         for part in [arguments.only] if arguments.only else PARTS:
             page = "\n".join(measured[part](arguments, Path(made) / "peers"))
@@ -239,7 +260,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compare a cluster with etcd.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--only", choices=PARTS, help="one copy, three, or one that comes back")
+    parser.add_argument("--only", choices=PARTS, help="one copy, three, transactions, or one back")
     parser.add_argument(
         "--peers", type=lambda text: text.split(","), help="such as etcd-3; of one copy only"
     )

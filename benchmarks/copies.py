@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import etcd
 import pysync
@@ -23,38 +22,26 @@ from kills import AFTER_S, CLIENTS, Dip, kill_of_etcd, kill_of_member
 from loads import PYSYNCOBJ, Ask, Load, fill, in_child, load_of
 from members import Layout, members_up
 from report import table
+from sides import (
+    ETCD,
+    ETCD_GO,
+    ETCD_TASKS,
+    OURS,
+    PYSYNC,
+    SIDES,
+    Row,
+    Side,
+    Target,
+    cpu_table,
+    measured,
+    rate_table,
+    verdict_table,
+)
 from stages import staged_round
 
 BACKUPS = 2
 ROWS = (("put", 1), ("put", 32), ("put", 64), ("get", 32))
 KILL_S_MUST, KILL_S_AIM = 2.0, 1.2
-
-
-class Side(NamedTuple):
-    """A peer and the form of its clients: a column of the tables."""
-
-    peer: str
-    form: str
-
-    def __str__(self) -> str:
-        return f"{self.peer}, {'Go' if self.form == 'go' else self.form}"
-
-
-OURS = "tidelog-3"
-THREADS, TASKS = Side(OURS, "threads"), Side(OURS, "tasks")
-ETCD, ETCD_TASKS, ETCD_GO = (Side("etcd-3", form) for form in ("threads", "tasks", "go"))
-PYSYNC = Side(PYSYNCOBJ, "threads")
-SIDES = (ETCD, ETCD_TASKS, ETCD_GO, PYSYNC, THREADS, TASKS)
-
-
-class Target(NamedTuple):
-    """A demand on the ratio of a row of ours and one of another's."""
-
-    row: tuple[str, int]
-    against: Side
-    must: float | None
-    aim: float | None
-
 
 TARGETS = (
     Target(("put", 1), ETCD, 0.8, None),
@@ -79,7 +66,7 @@ LAYOUTS: tuple[tuple[Layout, tuple[int, ...]], ...] = (
 class Figures:
     """One figure per round of each row and side, stage and layout, and kill."""
 
-    loads: dict[tuple[tuple[str, int], Side], list[Load]] = field(default_factory=dict)
+    loads: dict[tuple[Row, Side], list[Load]] = field(default_factory=dict)
     stages: dict[tuple[Layout, int], list[dict[str, float]]] = field(default_factory=dict)
     dips: dict[str, list[Dip]] = field(default_factory=dict)
     lacking: list[str] = field(default_factory=list)
@@ -138,7 +125,7 @@ def _loads(sides: list[Side], folder: Path, seconds: float, figures: Figures) ->
 
 
 def _load(
-    row: tuple[str, int],
+    row: Row,
     side: Side,
     place: tuple[str, tuple[int, ...]],
     seconds: float,
@@ -158,70 +145,22 @@ def _load(
 
 def page(figures: Figures, rounds: int, load: float) -> Iterator[str]:
     """The part of the page that is about copies."""
-    sides = [side for side in SIDES if any(other == side for _, other in figures.loads)]
+    sides = measured(figures.loads)
     versions = [f"etcd {etcd.version()}"] if ETCD in sides else []
     versions += [f"PySyncObj {pysync.version()}"] if PYSYNC in sides else []
     told = "; ".join([*versions, *figures.lacking])
     yield f"Taken with `benchmarks/cluster.py --only copies`, medians of {rounds} rounds; {told};"
     yield f"load of the machine when it began: {load:.2f}."
     yield ""
-    yield from table(
-        ("row", "ours", "beside", "reached", "over the rounds", "must", "aim", "verdict"),
-        _verdicts(figures, sides),
-    )
+    yield from verdict_table(TARGETS, figures.loads)
     yield ""
-    yield from table(
-        ("per second", *map(str, sides)),
-        ((_name(row), *(_rate(figures, row, side) for side in sides)) for row in ROWS),
-    )
+    yield from rate_table(ROWS, figures.loads)
     yield ""
-    yield from table(
-        ("us of CPU: client + members", *map(str, sides)),
-        ((_name(row), *(_cpu(figures, row, side) for side in sides)) for row in ROWS),
-    )
+    yield from cpu_table(ROWS, figures.loads)
     yield ""
     yield from _stage_table(figures)
     yield ""
     yield from _kill_table(figures.dips)
-
-
-def _name(row: tuple[str, int]) -> str:
-    operation, clients = row
-    return f"{operation}, {clients} client{'s' * (clients > 1)}"
-
-
-def _rate(figures: Figures, row: tuple[str, int], side: Side) -> str:
-    loads = figures.loads.get((row, side))
-    return f"{median(load.rate for load in loads):,.0f}" if loads else "-"
-
-
-def _cpu(figures: Figures, row: tuple[str, int], side: Side) -> str:
-    loads = figures.loads.get((row, side))
-    if not loads:
-        return "-"
-    client = median(load.client_us for load in loads)
-    return f"{client:,.0f} + {median(load.members_us for load in loads):,.0f}"
-
-
-def _verdicts(figures: Figures, sides: Iterable[Side]) -> Iterator[tuple[str, ...]]:
-    here = set(sides)
-    for row, against, must, aim in TARGETS:
-        for mine in (THREADS, TASKS):
-            if against not in here:
-                continue
-            pairs = zip(figures.loads[row, mine], figures.loads[row, against], strict=True)
-            ratios = [own.rate / other.rate for own, other in pairs]
-            reached = median(ratios)
-            yield (
-                _name(row),
-                mine.form,
-                str(against),
-                f"{reached:.2g}x",
-                f"{min(ratios):.2g} to {max(ratios):.2g}",
-                f">= {must:g}" if must else "",
-                f"{aim:g}" if aim else "",
-                "-" if must is None else "pass" if reached >= must else "fail",
-            )
 
 
 def _stage_table(figures: Figures) -> Iterator[str]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -28,10 +30,14 @@ PROGRAM = ROOT / "build" / "etcd_load"
 BUILD_S_MAX = 300.0
 SHARE = 16
 """Clients in Go that have a connection together: the quickest of 1, 8, 16 and 64 at 32 clients."""
-PUT, GET = "/etcdserverpb.KV/Put", "/etcdserverpb.KV/Range"
+PUT, GET, TXN = (f"/etcdserverpb.KV/{name}" for name in ("Put", "Range", "Txn"))
 START_S_MAX = 60.0
 SMALL = 128
 """Lengths below it are one byte on the wire."""
+REVISIONS = re.compile(rb"\x10[\x80-\xff]*[\x00-\x7f]\x18([\x80-\xff]*[\x00-\x7f])", re.DOTALL)
+"""What follows a key in an answer: the revisions at which it was made, and last set."""
+COMPARED, REVISION, SUCCEEDED = b"\x10\x02", b"\x30", b"\x10\x01"
+"""That the revision is compared, the tag of the one that is expected, and that all were equal."""
 
 
 def missing() -> str | None:
@@ -77,10 +83,13 @@ def go_load(
     *,
     limit_s: float = 10.0,
     each: bool = False,
+    draws: Path | None = None,
+    keys: int = 1,
 ) -> dict[str, Any]:
     """What the client in Go tells of its load; of each operation if asked to.
 
-    An operation that takes more than ``limit_s`` has failed.
+    An operation that takes more than ``limit_s`` has failed.  ``draws`` has the keys of all
+    transactions one behind the other, so many ``keys`` each.
     """
     options = {
         "endpoints": endpoints,
@@ -91,6 +100,8 @@ def go_load(
         "pids": ",".join(map(str, pids)),
         "limit": f"{limit_s}s",
         "each": "true" if each else "false",
+        "draws": draws or "",
+        "keys": keys,
     }
     command = [str(PROGRAM), *(f"-{name}={value}" for name, value in options.items())]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -174,12 +185,20 @@ class Threads:
         self._channel = grpc.insecure_channel(address)
         self._put = self._channel.unary_unary(PUT)
         self._get = self._channel.unary_unary(GET)
+        self._txn = self._channel.unary_unary(TXN)
 
     def put(self, key: bytes, value: bytes) -> object:
         return self._put(_field(1, key) + _field(2, value))
 
     def get(self, key: bytes) -> object:
         return self._get(_field(1, key))
+
+    def transact(self, keys: Sequence[bytes], value: bytes) -> int:
+        """Read keys and set them all, until nobody came between; returns how often one did."""
+        for again in count():
+            if _succeeded(self._txn(_writing(keys, value, self._txn(_reading(keys))))):
+                return again
+        raise AssertionError("the count has ended")
 
     def close(self) -> None:
         self._channel.close()
@@ -191,6 +210,33 @@ def _field(number: int, data: bytes) -> bytes:
     return bytes((number << 3 | 2, len(data))) + data
 
 
+def _reading(keys: Sequence[bytes]) -> bytes:
+    """A transaction that has a range for each key."""
+    return b"".join(_field(2, _field(1, _field(1, key))) for key in keys)
+
+
+def _writing(keys: Sequence[bytes], value: bytes, read: bytes) -> bytes:
+    """A transaction that sets all keys if they are as they were read.
+
+    Revisions stay as they are on the wire: that is quickest.  A key is found where the answer of
+    its range begins, since no other 16 bytes there are the same.
+    """
+    parts, at = [], 0
+    for key in keys:
+        at = read.index(key, at) + len(key)
+        found = REVISIONS.match(read, at)
+        assert found is not None
+        parts.append(_field(1, COMPARED + _field(3, key) + REVISION + found[1]))
+        parts.append(_field(2, _field(2, _field(1, key) + _field(2, value))))
+    return b"".join(parts)
+
+
+def _succeeded(answer: bytes) -> bool:
+    """Whether the compares of a transaction held: what follows the header."""
+    header = 2 + answer[1]
+    return answer[header : header + 2] == SUCCEEDED
+
+
 class Tasks:
     """One connection that tasks of asyncio share."""
 
@@ -200,12 +246,21 @@ class Tasks:
         self._channel = grpc.aio.insecure_channel(address)
         self._put = self._channel.unary_unary(PUT)
         self._get = self._channel.unary_unary(GET)
+        self._txn = self._channel.unary_unary(TXN)
 
     async def put(self, key: bytes, value: bytes) -> object:
         return await self._put(_field(1, key) + _field(2, value))
 
     async def get(self, key: bytes) -> object:
         return await self._get(_field(1, key))
+
+    async def transact(self, keys: Sequence[bytes], value: bytes) -> int:
+        """Read keys and set them all, until nobody came between; returns how often one did."""
+        for again in count():
+            read = await self._txn(_reading(keys))
+            if _succeeded(await self._txn(_writing(keys, value, read))):
+                return again
+        raise AssertionError("the count has ended")
 
     async def close(self) -> None:
         await self._channel.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from threading import Barrier
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import etcd
 import pysync
@@ -32,6 +32,7 @@ RECORDS = 10_000
 ETCD = ("etcd-1", "etcd-3")
 PYSYNCOBJ = "pysyncobj-3"
 A = TypeVar("A")
+K = TypeVar("K")
 R = TypeVar("R")
 
 
@@ -73,11 +74,12 @@ class Ask:
 
 
 class Load(NamedTuple):
-    """Operations per second, and the microseconds of CPU that each took."""
+    """Operations per second, the microseconds of CPU and the further attempts that each took."""
 
     rate: float
     client_us: float
     members_us: float
+    again: float = 0.0
 
 
 def cpu_ns(pids: Iterable[int]) -> int:
@@ -93,27 +95,39 @@ def rate_of(ask: Ask) -> float:
 def load_of(ask: Ask) -> Load:
     """Rate and CPU, in this process or in that of etcd's client in Go."""
     if ask.form == "go":
-        told = etcd.go_load(ask.where, ask.operation, ask.clients, ask.seconds, ask.pids)
-        done = told["done"]
-        return Load(
-            done / told["seconds"],
-            told["client_cpu"] / done * 1e6,
-            told["members_cpu"] / done * 1e6,
-        )
+        return load_told(etcd.go_load(ask.where, ask.operation, ask.clients, ask.seconds, ask.pids))
     pairs = pairs_of(RECORDS, WRITTEN)
-    shares = [pairs[number :: ask.clients] for number in range(ask.clients)]
+    shares = shares_of(pairs, ask.clients)
     if ask.form == "tasks":
         return asyncio.run(_of_tasks(ask, shares))
     client = threads_of(ask.peer, ask.where)
     operation = client.put if ask.operation == "put" else _get_of(client)
-    meter = _Meter(ask)
+    meter = Meter(ask)
     done, seconds = from_threads(operation, shares, ask.seconds, meter.begin)
     load = meter.load(done, seconds)
     client.close()
     return load
 
 
-class _Meter:
+def load_told(told: dict[str, Any]) -> Load:
+    """Rate and CPU of etcd's client in Go."""
+    done = told["done"]
+    return Load(
+        done / told["seconds"],
+        told["client_cpu"] / done * 1e6,
+        told["members_cpu"] / done * 1e6,
+        told["again"] / done,
+    )
+
+
+def shares_of(items: list[A], clients: int) -> list[list[A]]:
+    """Deal out what clients do, to each its own."""
+    return [items[number::clients] for number in range(clients)]
+
+
+class Meter:
+    """The CPU that a load takes, of this process and of the members."""
+
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
@@ -130,8 +144,8 @@ class _Meter:
 
 
 def from_threads(
-    operation: Callable[[bytes, bytes], object],
-    shares: list[list[Pair]],
+    operation: Callable[[K, bytes], object],
+    shares: list[list[tuple[K, bytes]]],
     seconds: float,
     begun: Callable[[], object] = perf_counter,
 ) -> tuple[int, float]:
@@ -144,7 +158,7 @@ def from_threads(
 
     ready = Barrier(len(shares), begin)
 
-    def work(share: list[Pair]) -> int:
+    def work(share: list[tuple[K, bytes]]) -> int:
         operation(*share[0])
         ready.wait()
         return puts_until(times[0] + seconds, operation, share)
@@ -174,24 +188,35 @@ async def tasks_of(ask: Ask) -> AsyncIterator[Callable[[bytes, bytes], Awaitable
 
 
 async def _of_tasks(ask: Ask, shares: list[list[Pair]]) -> Load:
-    done = 0
+    meter = Meter(ask)
     async with tasks_of(ask) as operation:
-        await asyncio.gather(*(operation(*share[0]) for share in shares))
-        meter = _Meter(ask)
-        meter.begin()
-        begin = perf_counter()
-        end = begin + ask.seconds
+        done, seconds = await from_tasks(operation, shares, ask.seconds, meter.begin)
+        return meter.load(done, seconds)
 
-        async def work(share: list[Pair]) -> None:
-            nonlocal done
-            for key, value in cycle(share):
-                await operation(key, value)
-                done += 1
-                if perf_counter() >= end:
-                    break
 
-        await asyncio.gather(*map(work, shares))
-        return meter.load(done, perf_counter() - begin)
+async def from_tasks(
+    operation: Callable[[K, bytes], Awaitable[object]],
+    shares: list[list[tuple[K, bytes]]],
+    seconds: float,
+    begun: Callable[[], object],
+) -> tuple[int, float]:
+    """How much tasks have done, a share each, and in which time; `begun` is called before."""
+    done = 0
+    await asyncio.gather(*(operation(*share[0]) for share in shares))
+    begun()
+    begin = perf_counter()
+    end = begin + seconds
+
+    async def work(share: list[tuple[K, bytes]]) -> None:
+        nonlocal done
+        for key, value in cycle(share):
+            await operation(key, value)
+            done += 1
+            if perf_counter() >= end:
+                break
+
+    await asyncio.gather(*map(work, shares))
+    return done, perf_counter() - begin
 
 
 def fill(ask: Ask) -> float:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
-from typing import Literal
+from typing import Literal, TypeVar
 from uuid import UUID
 
 from peers import COUNTERS, Pair, Store, open_store, open_writer
@@ -28,6 +28,8 @@ TIDELOG = ("tidelog-1", "tidelog-16")
 PEERS = ("lmdb", "sqlite", "rocksdict", "plyvel")
 SKETCH = "sketch"
 ALL = ("raw-append", *PEERS, *TIDELOG)
+
+K = TypeVar("K")
 
 Shares = list[list[Pair]]
 """Which pairs each task puts, again and again."""
@@ -161,7 +163,7 @@ def _alone(put: Callable[[bytes, bytes], object], pairs: list[Pair], job: Job) -
     return puts_until(begin + job.scale.seconds, put, pairs) / (perf_counter() - begin)
 
 
-def puts_until(end: float, put: Callable[[bytes, bytes], object], pairs: list[Pair]) -> int:
+def puts_until(end: float, put: Callable[[K, bytes], object], pairs: list[tuple[K, bytes]]) -> int:
     done = 0
     for key, value in cycle(pairs):
         put(key, value)

@@ -1,8 +1,9 @@
 // Load on etcd by its own client, as quick as that goes: a program that etcd.py builds and runs.
 //
 // The clients are goroutines; -share of them have a connection together.  What was done is told as
-// JSON on standard output: how many operations in which time, how many failed, the CPU that this
-// process and those of -pids took meanwhile, and with -each when every operation began and ended.
+// JSON on standard output: how many operations in which time, how many failed, how many attempts at
+// transactions were made again, the CPU that this process and those of -pids took meanwhile, and with
+// -each when every operation began and ended.  The keys of transactions are those of the file -draws.
 package main
 
 import (
@@ -34,6 +35,7 @@ type put struct{ began, ended time.Duration }
 type told struct {
 	Done    int       `json:"done"`
 	Failed  int       `json:"failed"`
+	Again   int       `json:"again"`
 	Seconds float64   `json:"seconds"`
 	Begun   float64   `json:"begun"`
 	Client  float64   `json:"client_cpu"`
@@ -67,15 +69,56 @@ func all(pids []int) float64 {
 	return sum
 }
 
+// drawn returns the keys of each transaction, which are one behind the other in a file.
+func drawn(path string, keys int) [][]string {
+	all, err := os.ReadFile(path)
+	check(err)
+	var draws [][]string
+	for at := 0; at < len(all); at += keys * keyBytes {
+		draw := make([]string, keys)
+		for number := range draw {
+			from := at + number*keyBytes
+			draw[number] = string(all[from : from+keyBytes])
+		}
+		draws = append(draws, draw)
+	}
+	return draws
+}
+
+// transact reads keys and sets them all, until nobody came between; it returns how often one did.
+func transact(until context.Context, connection *clientv3.Client, keys []string, value string) (int, error) {
+	reads, writes := make([]clientv3.Op, len(keys)), make([]clientv3.Op, len(keys))
+	for number, key := range keys {
+		reads[number], writes[number] = clientv3.OpGet(key), clientv3.OpPut(key, value)
+	}
+	compares := make([]clientv3.Cmp, len(keys))
+	for again := 0; ; again++ {
+		found, err := connection.Txn(until).Then(reads...).Commit()
+		if err != nil {
+			return again, err
+		}
+		for number, key := range keys {
+			revision := found.Responses[number].GetResponseRange().Kvs[0].ModRevision
+			compares[number] = clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+		}
+		answer, err := connection.Txn(until).If(compares...).Then(writes...).Commit()
+		if err != nil || answer.Succeeded {
+			return again, err
+		}
+	}
+}
+
 func main() {
 	endpoints := flag.String("endpoints", "", "addresses, with commas between")
-	operation := flag.String("operation", "put", "put or get")
+	operation := flag.String("operation", "put", "put, get or transaction")
 	clients := flag.Int("clients", 1, "how many at a time")
 	share := flag.Int("share", 8, "how many have a connection together")
 	seconds := flag.Float64("seconds", 1, "how long")
 	limit := flag.Duration("limit", patience, "how long an operation may take")
 	processes := flag.String("pids", "", "whose CPU is told, with commas between")
 	each := flag.Bool("each", false, "tell of every operation")
+	file := flag.String("draws", "", "what has the keys of transactions")
+	keys := flag.Int("keys", 1, "of a transaction")
 	flag.Parse()
 
 	var pids []int
@@ -101,25 +144,33 @@ func main() {
 		random.Read(both)
 		pairs[at] = [2]string{string(both[:keyBytes]), string(both[keyBytes:])}
 	}
-	one := func(connection *clientv3.Client, at int) error {
+	var draws [][]string
+	if *operation == "transaction" {
+		draws = drawn(*file, *keys)
+	}
+	one := func(connection *clientv3.Client, at int) (int, error) {
 		until, cancel := context.WithTimeout(context.Background(), *limit)
 		defer cancel()
 		pair := pairs[at%records]
 		var err error
-		if *operation == "put" {
+		switch *operation {
+		case "transaction":
+			return transact(until, connection, draws[at%len(draws)], pair[1])
+		case "put":
 			_, err = connection.Put(until, pair[0], pair[1])
-		} else {
+		default:
 			_, err = connection.Get(until, pair[0])
 		}
-		return err
+		return 0, err
 	}
 	for at, connection := range connections {
-		check(one(connection, at))
+		_, err := one(connection, at)
+		check(err)
 	}
 
 	length := time.Duration(*seconds * float64(time.Second))
 	done := make([][]put, *clients)
-	failed := make([]int, *clients)
+	failed, again := make([]int, *clients), make([]int, *clients)
 	here, there := cpu(os.Getpid()), all(pids)
 	begun := time.Now()
 	var working sync.WaitGroup
@@ -130,7 +181,9 @@ func main() {
 			connection := connections[client / *share]
 			for at := client; time.Since(begun) < length; at += *clients {
 				began := time.Since(begun)
-				if one(connection, at) != nil {
+				attempts, err := one(connection, at)
+				again[client] += attempts
+				if err != nil {
 					failed[client]++
 				} else {
 					done[client] = append(done[client], put{began, time.Since(begun)})
@@ -149,6 +202,7 @@ func main() {
 	}
 	for client, puts := range done {
 		answer.Failed += failed[client]
+		answer.Again += again[client]
 		answer.Done += len(puts)
 		for _, each_put := range puts {
 			if *each {
