@@ -22,10 +22,10 @@ fast: .venv/.ready
 	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not spark"
 
 sim: .venv/.ready
-	TIDELOG_STORMS=1-200 TIDELOG_COPIES_STORMS=1-300 TIDELOG_GROWING_STORMS=1-300 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
+	TIDELOG_STORMS=1-200 TIDELOG_COPIES_STORMS=1-300 TIDELOG_GROWING_STORMS=1-300 TIDELOG_TRANSACTION_STORMS=1-400 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
 
 nightly: .venv/.ready
-	TIDELOG_STORMS=1-2000 TIDELOG_COPIES_STORMS=1-3000 TIDELOG_GROWING_STORMS=1-3000 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
+	TIDELOG_STORMS=1-2000 TIDELOG_COPIES_STORMS=1-3000 TIDELOG_GROWING_STORMS=1-3000 TIDELOG_TRANSACTION_STORMS=1-3000 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n 2 -m nightly
 
 # The second run of mypy goes without a cache: read from one, a test that looks names up in a module

@@ -2,7 +2,8 @@
 
 A seed decides the faults, and what the clients do.  ``TIDELOG_STORMS`` gives others: ``1-200``;
 ``TIDELOG_COPIES_STORMS`` those of partitions with copies, of which every fifth is of five members,
-and ``TIDELOG_GROWING_STORMS`` those in which members join, leave and lose their disks.
+``TIDELOG_GROWING_STORMS`` those in which members join, leave and lose their disks, and
+``TIDELOG_TRANSACTION_STORMS`` those with transactions over keys of any partitions.
 """
 
 from __future__ import annotations
@@ -43,6 +44,20 @@ def test_what_clients_were_told_holds_through_a_storm_in_which_members_come_and_
 ) -> None:
     # Without backups, as every third has it, what is lost with a disk is reset.
     outcome = run_storm(seed, nodes=3 if seed % 5 else 5, backups=(2, 1, 0)[seed % 3], growing=True)
+    assert outcome.failure is None, outcome
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", seeds_of("TIDELOG_TRANSACTION_STORMS", "1-40"))
+def test_transactions_of_several_groups_are_serializable_through_a_storm(seed: int) -> None:
+    outcome = run_storm(
+        seed,
+        nodes=3 if seed % 5 else 5,
+        backups=(2, 1, 0)[seed % 3],
+        growing=seed % 4 == 0,
+        read_from="copies" if seed % 2 else "primary",
+        transactions=True,
+    )
     assert outcome.failure is None, outcome
 
 

@@ -110,6 +110,7 @@ def test_storms_have_as_many_copies_as_are_wanted(
 ) -> None:
     ran: list[tuple[int, int, int]] = []
     grown: list[int] = []
+    had: list[int] = []
 
     def storm(
         seed: int,
@@ -117,11 +118,14 @@ def test_storms_have_as_many_copies_as_are_wanted(
         nodes: int,
         backups: int,
         growing: bool = False,
+        transactions: bool = False,
         faults: Iterable[str] | None = None,
     ) -> StormOutcome:
         ran.append((seed, nodes, backups))
         if growing:
             grown.append(seed)
+        if transactions:
+            had.append(seed)
         return StormOutcome(
             seed=seed, nodes=nodes, backups=backups, faults=tuple(faults or ()),
             failure="lost" if backups else None, trace="", calls=0, answered=0,
@@ -136,6 +140,9 @@ def test_storms_have_as_many_copies_as_are_wanted(
     assert (failure["nodes"], failure["backups"]) == (3, 1)
     assert run("sim", "--seeds", 4, "--growing").exit_code == 0
     assert grown == [4]
+    told = run("sim", "--seeds", 5, "--backups", 1, "--transactions").stdout
+    assert "again: tidelog sim --seeds 5 --nodes 3 --backups 1 --transactions --no-faults" in told
+    assert set(had) == {5}
 
 
 def test_growing_storms_have_the_faults_of_the_seed(run: Run) -> None:
@@ -153,7 +160,11 @@ def test_a_storm_over_copies_passes_in_a_process_of_its_own(run: Run) -> None:
 
 @pytest.mark.parametrize("seed", range(1, 60))
 def test_what_a_seed_draws_is_read_back(seed: int) -> None:
-    for fault in (*drawn_faults(seed, 5), *drawn_faults(seed, 5, growing=True)):
+    for fault in (
+        *drawn_faults(seed, 5),
+        *drawn_faults(seed, 5, growing=True),
+        *drawn_faults(seed, 5, 2, transactions=True),
+    ):
         assert parsed_fault(str(fault), 5) == fault
 
 

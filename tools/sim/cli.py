@@ -47,6 +47,7 @@ BACKUPS_MAX = min(REPLICAS_MAX, NODES_MAX) - 1
     help="Copies of each partition beside the first one.",
 )
 @click.option("--growing", is_flag=True, help="Members join, leave and lose their disks, too.")
+@click.option("--transactions", is_flag=True, help="Over keys of any partitions, too.")
 @click.option(
     "--fault", "lines", multiple=True, help="A fault instead of those of the seed, as a line."
 )
@@ -60,6 +61,7 @@ def sim(
     nodes: int,
     backups: int,
     growing: bool,
+    transactions: bool,
     lines: tuple[str, ...],
     no_faults: bool,
     form: str,
@@ -89,7 +91,10 @@ def sim(
     settings = settings_of(ctx)
     with telling_if_interrupted(told), progress(settings, "storms", len(wanted)) as advance:
         for verdict in judged_seeds(
-            wanted, Shape(nodes, backups, growing), () if no_faults else faults, jobs
+            wanted,
+            Shape(nodes, backups, growing, transactions),
+            () if no_faults else faults,
+            jobs,
         ):
             done += 1
             advance(1)

@@ -18,6 +18,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
@@ -32,12 +33,14 @@ SEED_MAX = 2**31
 class Shape(NamedTuple):
     """How many members begin a cluster, how many copies of a partition there are beside its first.
 
-    ``growing`` tells whether the seed has members join, leave and lose their disks, too.
+    ``growing`` tells whether the seed has members join, leave and lose their disks, too, and
+    ``transactions`` whether some clients have such over keys of any partitions.
     """
 
     nodes: int
     backups: int = 0
     growing: bool = False
+    transactions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class Verdict:
     seed: int
     nodes: int
     backups: int = 0
+    transactions: bool = False
     failure: str | None
     """What went wrong behind as few faults as it takes, None if nothing did."""
     faults: tuple[str, ...]
@@ -58,6 +62,8 @@ class Verdict:
         words = ["tidelog", "sim", "--seeds", str(self.seed), "--nodes", str(self.nodes)]
         if self.backups:
             words += ["--backups", str(self.backups)]
+        if self.transactions:
+            words.append("--transactions")
         for fault in self.faults:
             words += ["--fault", fault]
         return shlex.join(words if self.faults else [*words, "--no-faults"])
@@ -85,17 +91,20 @@ def _range_of(text: str) -> range:
 
 def judged(seed: int, shape: Shape, faults: tuple[str, ...] | None) -> Verdict:
     """Run the storm of a seed, or these faults; if it fails, find as few as it takes to fail."""
-    nodes, backups = shape.nodes, shape.backups
-    outcome = run_storm(seed, nodes=nodes, backups=backups, growing=shape.growing, faults=faults)
-    verdict = Verdict(
-        seed=seed, nodes=nodes, backups=backups, failure=outcome.failure, faults=outcome.faults
+    storm = partial(
+        run_storm, seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions
     )
+    outcome = storm(growing=shape.growing, faults=faults)
+    verdict = Verdict(
+        seed=seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions,
+        failure=outcome.failure, faults=outcome.faults,
+    )  # fmt: skip
     if verdict.failure is None:
         return verdict
     failures = {outcome.faults: outcome.failure}
 
     def fails(some: Iterable[str]) -> bool:
-        failure = run_storm(seed, nodes=nodes, backups=backups, faults=some).failure
+        failure = storm(faults=some).failure
         if failure is not None:
             failures[tuple(some)] = failure
         return failure is not None
