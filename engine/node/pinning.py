@@ -51,7 +51,7 @@ PINS_MAX = 64
 LOOK_S = 0.002
 
 
-class Pin:
+class StorePin:
     """What one member holds of one snapshot."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Pin:
         self._why = "it was closed"
 
     def __repr__(self) -> str:
-        return f"<Pin of {len(self.epochs)} partitions, {len(self.prepared)} prepared>"
+        return f"<StorePin of {len(self.epochs)} partitions, {len(self.prepared)} prepared>"
 
     def view(self, shown: frozenset[bytes], partitions: Collection[int]) -> View:
         """Return what it shows, with what was prepared by these transactions.
@@ -151,10 +151,10 @@ class Pinning:
         self._decided = decided
         self._now = now
         self._tasks = tasks
-        self._pins: dict[bytes, Pin] = {}
+        self._pins: dict[bytes, StorePin] = {}
         self._attempts: dict[bytes, int] = {}
         """By snapshot, which attempt its pin is of."""
-        self._newest: Pin | None = None
+        self._newest: StorePin | None = None
         """The pin of the hold."""
         self._ends: dict[int, int] = {}
         """The last PREPARE of each stream at the pin of the hold."""
@@ -174,7 +174,7 @@ class Pinning:
     # -------------------------------------------------------------- pins
 
     def pin(self, near: Incarnation, snapshot: bytes, attempt: int, decided: int) -> None:
-        """Pin what is served here, once what is queued by now is in the log."""
+        """StorePin what is served here, once what is queued by now is in the log."""
         if self._log.failure is None and decided == self._decided():
             joined = _Joined(near, snapshot, attempt)
             self._log.put_barrier(lambda: self._pin(joined))
@@ -209,7 +209,7 @@ class Pinning:
             for one in pending[partition].all()
             if isinstance(one, PrepareRecord)  # a member's own fold has no others
         ]
-        self._newest = Pin(epochs, taken, prepared, log.overlay.ended.append, now)
+        self._newest = StorePin(epochs, taken, prepared, log.overlay.ended.append, now)
         self._files.snapshots.add(self._newest)
         streams = [stream for p in epochs if (stream := self._streams.get(p)) is not None]
         self._ends = {stream.partition: stream.prepared for stream in streams}
@@ -278,7 +278,7 @@ class Pinning:
             self._pins.pop(snapshot, None)
         self._post.tell(near, held_message(snapshot, attempt, still=still))
 
-    def _still_serves(self, pin: Pin) -> bool:
+    def _still_serves(self, pin: StorePin) -> bool:
         now = self._now()
         return all(
             self._partitions.epoch(partition) == epoch and self._partitions.serves(partition, now)
