@@ -46,7 +46,7 @@ from .storm_faults import (
     drawn_faults,
     parsed_fault,
 )
-from .storm_transactions import StormTransactions
+from .transaction_mix import TransactionMix
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
 OPERATIONS = 30
@@ -177,7 +177,7 @@ class _Storm:
         transactions: bool,
     ) -> None:
         self._has_transactions = transactions
-        self._transactions: StormTransactions | None = None
+        self._transactions: TransactionMix | None = None
         rng = random.Random(f"{seed}:storm")
         self.cluster = SimCluster(
             seed=seed,
@@ -277,7 +277,7 @@ class _Storm:
             chance=chance, clock=world.now,
         )  # fmt: skip
         if self._has_transactions:
-            self._transactions = StormTransactions(
+            self._transactions = TransactionMix(
                 databases, world.now, world.random("transactions"), banks=world.seed % 2 == 0
             )
             clients += self._transactions.clients()

@@ -174,7 +174,7 @@ class Pinning:
     # -------------------------------------------------------------- pins
 
     def pin(self, near: Incarnation, snapshot: bytes, attempt: int, decided: int) -> None:
-        """StorePin what is served here, once what is queued by now is in the log."""
+        """Pin what is served here, once what is queued by now is in the log."""
         if self._log.failure is None and decided == self._decided():
             joined = _Joined(near, snapshot, attempt)
             self._log.put_barrier(lambda: self._pin(joined))

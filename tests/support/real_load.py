@@ -3,7 +3,8 @@
 Three maps are used through three handles: registers, counters, and pairs.  Each key has one client
 of each handle, so that who waits for one partition tells of the others still.  A pair is two keys
 of one partition that only transactions touch, which read and write both; as one register it has
-a history like any other.
+a history like any other.  Lists and a bank lie in all partitions: transactions and snapshots over
+them have to be strictly serializable.
 
 Invariants:
 
@@ -38,6 +39,7 @@ from tidelog.engine.client.blocking import connect
 from tidelog.testing.histories import Get, History
 from tidelog.testing.linear import check
 from tidelog.testing.moves import COUNTER, REGISTER, CallModel
+from tidelog.testing.transaction_mix import TransactionMix
 from tidelog.testing.workloads import (
     SharedMap,
     WorkloadClient,
@@ -267,6 +269,7 @@ class Load:
         self.chance = chance
         self._address = address
         self._pinned = pinned
+        self._mix: TransactionMix | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -288,6 +291,12 @@ class Load:
                         )
                         handles.append((ThreadsMap(shared), THREADS_TIMEOUT_S))
                     self._begin(name, nursery, handles)
+                self._mix = TransactionMix(
+                    (one, two), time.monotonic, self.chance, banks=True, transactions=OPERATIONS
+                )
+                await self._mix.fill()
+                for client in self._mix.clients():
+                    nursery.start_soon(client)
                 registers = {key: self.histories["registers", key] for key in KEYS["registers"]}
                 for pinned in self._pinned:
                     nursery.start_soon(pinned.work, registers)
@@ -338,6 +347,14 @@ class Load:
             for (name, key), history in self.histories.items():
                 call = history.begin(reader, Get(key), time.monotonic())
                 call.ok(await _found(maps[name], key), time.monotonic())
+
+    async def judge_transactions(self) -> None:
+        """Assert that all transactions, over any partitions, were strictly serializable."""
+        assert self._mix is not None
+        async with aio.connect(self._address) as db:
+            found = await self._mix.anomalies(db)
+        assert not found, found[:5]
+        assert self._mix.committed > 0, "none has committed"
 
     def judge(self) -> None:
         """Assert that every history is linearizable."""

@@ -270,6 +270,7 @@ async def live(folder: Path, seed: str, faults: Sequence[str], program: Sequence
             await cluster.start(*NAMES)
             await cluster.wait_until_up()
             await load.read_back("reader behind the end")
+            await load.judge_transactions()
             await cluster.end()
         finally:
             load.write(folder)

@@ -1,10 +1,10 @@
-"""Transactions of clients in a storm: over keys of any partitions, and reads of single keys beside.
+"""Transactions of clients over keys of any partitions, with single reads and snapshots beside.
 
 Lists are appended to and read; then, as the seed has it, a set gets elements, or a bank moves
 money.  Snapshots of the store read all of that.  It is one history each, strictly serializable or
 not.
 
-Left out: faults (``storm_faults``), and when all this begins and ends (``storms``).
+Left out: faults, and when all this begins and ends: the caller's world has these.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from .transactions import ABORTED, COMMITTED
 from .workloads import WorkloadClient
 
 TRANSACTIONS = 20
-READS_OF_LISTS = 40
 PAUSE_S_MAX = 0.15
-SNAPSHOTS, SNAPSHOT_PAUSE_S_MAX = 10, 2.0
+SNAPSHOT_PAUSE_S_MAX = 2.0
 LIST_KEYS = [f"l{number}" for number in range(6)]
 ACCOUNTS = [f"a{number}" for number in range(5)]
 
@@ -54,8 +53,8 @@ class _PacedInside:
                 yield pair
 
 
-class StormTransactions:
-    """The transactions of one storm, by clients of some databases."""
+class TransactionMix:
+    """The transactions of clients of some databases, so many of each at most."""
 
     def __init__(
         self,
@@ -64,7 +63,9 @@ class StormTransactions:
         rng: random.Random,
         *,
         banks: bool,
+        transactions: int = TRANSACTIONS,
     ) -> None:
+        self._count = transactions
         self._clock = clock
         self._rng = rng
         self._databases = databases
@@ -80,7 +81,7 @@ class StormTransactions:
         )
 
     def __repr__(self) -> str:
-        return f"<StormTransactions over lists and a {type(self._second).__name__}>"
+        return f"<TransactionMix over lists and a {type(self._second).__name__}>"
 
     def _beginning(self, maps: Sequence[Any]) -> Callable[[], Any]:
         @asynccontextmanager
@@ -98,14 +99,14 @@ class StormTransactions:
 
     def clients(self) -> list[WorkloadClient]:
         """Return all clients."""
-        found = self._appends.clients(4, keys=LIST_KEYS, transactions=TRANSACTIONS)
-        found += self._second.clients(3, transactions=TRANSACTIONS)
+        found = self._appends.clients(4, keys=LIST_KEYS, transactions=self._count)
+        found += self._second.clients(3, transactions=self._count)
         found.append(self._look)
         return [*found, *(lambda n=n: self._read(n) for n in range(2))]
 
     async def _read(self, number: int) -> None:
         """Read single keys, which is a transaction each time, whoever answers."""
-        for place in range(READS_OF_LISTS):
+        for place in range(2 * self._count):
             await trio.sleep(self._rng.uniform(0, PAUSE_S_MAX))
             key, which = self._rng.choice(LIST_KEYS), self._rng.randrange(len(self._lists))
             one = ListTransaction(id=f"reader {number}.{place}", start=self._clock())
@@ -121,7 +122,7 @@ class StormTransactions:
 
     async def _look(self) -> None:
         """Read all lists, and the bank, in snapshots of the store: a transaction each time."""
-        for place in range(SNAPSHOTS):
+        for place in range(self._count // 2):
             await trio.sleep(self._rng.uniform(0, SNAPSHOT_PAUSE_S_MAX))
             which = self._rng.randrange(len(self._databases))
             one = ListTransaction(id=f"snapshot {place}", start=self._clock())
