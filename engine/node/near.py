@@ -32,7 +32,7 @@ Left out: what a primary answers (``participating``), and transactions whose nea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -188,11 +188,22 @@ class Near:
     def _tell(self, partition: int, message: list[object]) -> None:
         self._post.tell(self._topology.partitions[partition].author, message)
 
+    def _asked(self, tx: _Led) -> Iterator[tuple[int, int]]:
+        """Yield what a transaction writes, with epochs: what is served here first.
+
+        That answers at once.  If it refuses nobody else is asked, who would lock what no decision
+        speaks of any more: that has left before.
+        """
+        rows = self._topology.partitions
+        for row in sorted(tx.written.items(), key=lambda row: rows[row[0]].author != self._me):
+            if tx.ask in self._by_ask:
+                yield row
+
     # -------------------------------------------------------------- locking, confirming
 
     def _lock(self, tx: _Led) -> None:
         self._enter(tx, "locking", tx.written)
-        for partition, epoch in tx.written.items():
+        for partition, epoch in self._asked(tx):
             wanted = LockWanted(
                 tx.ask, tx.tx_id, tx.wanted.attempt, self._given(tx, partition), partition, epoch,
                 tx.shares[partition].keys,
@@ -267,7 +278,7 @@ class Near:
             for partition, epoch in tx.written.items()
         )
         wanted = tx.wanted
-        for partition, epoch in tx.written.items():
+        for partition, epoch in self._asked(tx):
             share = tx.shares[partition]
             written = frozenset(share.keys)
             shared = [one.full_key for one in share.reads if one.full_key not in written]
