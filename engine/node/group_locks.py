@@ -81,10 +81,12 @@ class GroupLocks:
         written: Iterable[bytes] = (),
         read: Iterable[bytes] = (),
         ranges: Iterable[tuple[Sequence[int], Range]] = (),
+        but: int = 0,
     ) -> int | None:
         """Return an owner who is in the way of writes and reads, None if there is none.
 
-        ``ranges`` are partitions with a range of one of their maps.
+        ``ranges`` are partitions with a range of one of their maps; ``but`` is an owner who counts
+        for nobody.
         """
         if self.idle:
             return None
@@ -98,7 +100,7 @@ class GroupLocks:
             ),
         )
         for want in wants:
-            holders = self._table.holders(want)
+            holders = self._table.holders(want) - {but}
             if holders:
                 return min(holders)
         return None

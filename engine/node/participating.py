@@ -281,10 +281,7 @@ class Participating:
     def _confirm(self, wanted: ConfirmWanted) -> None:
         partition = wanted.partition
         self._partitions.check((partition,), self._now())
-        ranges = [((partition,), _range(span)) for span in wanted.ranges]
-        keys = [read.full_key for read in wanted.reads]
-        if self._locks.in_way_of(read=keys, ranges=ranges) is not None:
-            raise is_locked()
+        self._check_unlocked(wanted)
         share = _share(partition, b"", 0, wanted.reads, wanted.ranges)
         commit = commit_of(
             share, self._log.context, lambda: None, streams=self._streams, near=(b"", 0)
@@ -292,6 +289,13 @@ class Participating:
         assert commit.check is not None
         commit.check(commit, self._log.waiting)
         self._partitions.check((partition,), self._now())
+
+    def _check_unlocked(self, wanted: ConfirmWanted | PrepareWanted, owner: int = 0) -> None:
+        """Raise if somebody but an owner has locked, or prepared, what was read (T3)."""
+        ranges = [((wanted.partition,), _range(span)) for span in wanted.ranges]
+        keys = [read.full_key for read in wanted.reads]
+        if self._locks.in_way_of(read=keys, ranges=ranges, but=owner) is not None:
+            raise is_locked()
 
     # -------------------------------------------------------------- prepares
 
@@ -322,6 +326,7 @@ class Participating:
             if known is None or known.phase != "locked":
                 raise RoutedError("again", "its locks were let go")
             work = known
+            self._check_unlocked(wanted, work.owner)
         else:
             owner = self._locks.take(wanted.keys, wanted.shared)
             if owner is None:

@@ -36,3 +36,31 @@ def test_who_is_refused_at_home_leaves_no_locks_elsewhere(*, confirms: bool) -> 
         assert await three.values() == [b"new", b"third", b"new"]
 
     together(scenario, **APART)
+
+
+def test_two_who_read_what_the_other_one_writes_in_the_same_partition() -> None:
+    """T3: what another one has prepared is not confirmed by a prepare either."""
+
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        x, y = (three.at.key(three.q.partition, place) for place in (1, 2))
+        await (await three.begin_pairs("q", {x: b"old", y: b"old"})).answer()
+        client, number = await three.q.client(), three.q.number
+        found = await client.ask("get", number, [x, y])
+        reads = [[number, [x, y], found[1], found[2]]]
+        other = three.at.key(three.p.partition, 1)
+        absent = [number, [other], [0], [0]]
+        confirmed_at_r, confirmed_at_p = await three.versions("r"), [absent]
+        # The first one is acknowledged, and q does not hear of that yet.
+        three.at.hold("decision", src=three.near, dst=three.q.primary)
+        one = await three.begin_pairs("p", {three.key("p"): b"1", x: b"1"}, reads + confirmed_at_r)
+        await one.answer()
+        two = await three.begin_pairs("q", {y: b"2"}, reads + confirmed_at_p)
+        acknowledged = await two.is_answered(0.5)
+        three.at.holds.release_all()
+        await three.whole()
+        found = await client.ask("get", number, [x, y])
+        assert found[0] == [b"1", b"old"], "each has read the other one's key old"
+        assert not acknowledged
+
+    together(scenario, **APART)
