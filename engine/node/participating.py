@@ -17,8 +17,9 @@ ending     COMMIT or ROLLBACK is on its way into the log                 it has 
 Invariants:
 
 - A part is prepared in the epoch that it names, under locks that were held without a break (T5).
-- *Refused* is said only of what is in no log: it was not taken, and will not be while its near
-  member can send it, for it is remembered until that has gone, or the epoch has ended (T8a).
+- *Refused* is said only of what is in no log, and never will be.  A part is sent once; of one that
+  was asked about before it came that is remembered until it comes, until its near member has gone,
+  or the epoch has ended (T8a).
 - *Prepared* is said once the PREPARE is on every copy; by a sole copy with a lease only (L5).
 - Locks go once the end has taken effect here, or with the epoch; the next author locks again what
   is pending (T10).
@@ -157,7 +158,7 @@ class Participating:
         self._untold: list[Work] = []
         """Those whose word waits for a lease."""
         self._refused: dict[int, dict[tuple[bytes, int], Incarnation]] = {}
-        """What was refused, by partition, and who could send it again."""
+        """What was refused before it came, by partition, and who could send it."""
         self._fences: dict[int, int] = {}
         """The last item of a stream whose locks were older than it (Q3)."""
         self.committed_here: Callable[[int, bytes], object] = lambda _partition, _tx_id: None
@@ -312,11 +313,11 @@ class Participating:
         except TidelogError as error:
             if known is not None and (known.near, known.ask) == (near, wanted.ask):
                 self._drop(known)
-            self._refuse(near, partition, name, near, error)
+            self._refuse(near, partition, name, error)
 
     def _begin(self, near: Incarnation, wanted: PrepareWanted, known: Work | None) -> None:
         partition, name = wanted.partition, (wanted.tx_id, wanted.attempt)
-        if name in self._refused.get(partition, ()):
+        if self._refused.get(partition, {}).pop(name, None) is not None:
             raise RoutedError("again", "it was refused before")
         if known is not None and (known.near, known.ask) != (near, wanted.ask):
             raise RoutedError("again", "an earlier attempt of this transaction is under way")
@@ -415,18 +416,12 @@ class Participating:
     def _end_refused(self, work: Work, error: Exception) -> None:
         self._drop(work)
         for one in sorted(work.told):
-            self._refuse(one, work.partition, work.name, work.near, error)
+            self._refuse(one, work.partition, work.name, error)
 
     def _refuse(
-        self,
-        to: Incarnation,
-        partition: int,
-        name: tuple[bytes, int],
-        near: Incarnation,
-        error: Exception,
+        self, to: Incarnation, partition: int, name: tuple[bytes, int], error: Exception
     ) -> None:
-        """Say, and remember, that a part is in no log, and never will be (T8a)."""
-        self._refused.setdefault(partition, {})[name] = near
+        """Say that a part is in no log, and never will be (T8a)."""
         part = RefusedPart(*name, partition, told_failure(error))
         self._post.tell(to, refused_message(part))
 
@@ -454,7 +449,9 @@ class Participating:
             return
         member, boot = question.near
         near = Incarnation(UUID(bytes=member), boot)
-        self._refuse(asker, partition, name, near, RoutedError("again", "it is not known here"))
+        if state.epochs[partition] == question.epoch and self._topology.is_present(near):
+            self._refused.setdefault(partition, {})[name] = near
+        self._refuse(asker, partition, name, RoutedError("again", "it is not known here"))
 
     # -------------------------------------------------------------- decisions
 

@@ -64,3 +64,20 @@ def test_two_who_read_what_the_other_one_writes_in_the_same_partition() -> None:
         assert not acknowledged
 
     together(scenario, **APART)
+
+
+def test_what_was_refused_and_is_sent_no_more_is_not_remembered() -> None:
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        outdated = await three.versions("q")
+        await three.put(q=b"newer")
+        for _ in range(5):
+            tx = await three.begin({"p": b"new", "q": b"new"}, outdated)
+            assert await tx.failure() == "TL-TX-002"
+        await three.whole()
+        for member in three.at.running().values():
+            refused: Any = member.groups.transactions.participating._refused
+            assert not any(refused.values())
+        assert await three.values() == [b"old", b"newer", b"old"]
+
+    together(scenario, **APART)
