@@ -179,6 +179,7 @@ class Committing:
                     namespace=name, key=None, winner=None,
                 )  # fmt: skip
         self._partitions.check((home,), self._around.now)
+        self._partitions.check_there(touched)  # else what the others lock stays locked for long
         self._partitions.check_epochs([row for row in wanted.epochs if row[0] == home])
         self._check_log((home,))
 

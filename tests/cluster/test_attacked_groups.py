@@ -81,3 +81,20 @@ def test_what_was_refused_and_is_sent_no_more_is_not_remembered() -> None:
         assert await three.values() == [b"old", b"newer", b"old"]
 
     together(scenario, **APART)
+
+
+def test_nothing_is_prepared_beside_a_partition_that_nobody_can_serve() -> None:
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        gone = three.q.primary
+        await three.at.kill(gone)
+        away = three.at.topology().partitions[three.q.partition].author
+        await three.until(lambda: not three.at.topology().is_present(away))
+        tx = await three.begin({"p": b"new", "q": b"new"})
+        assert await tx.failure() == "TL-CLU-003"
+        with trio.fail_after(0.3):
+            await three.put(p=b"other")
+        await three.whole()
+        assert await three.values() == [b"other", b"old", b"old"]
+
+    together(scenario, nodes=3, backups=0)
