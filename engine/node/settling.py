@@ -155,14 +155,8 @@ class Settling:
         """Take it that all copies have what is remembered: the settle list has seen to that."""
         self._everywhere[partition] = set(self._remembered(partition))
 
-    def admitted(self, partition: int) -> None:
-        """Let a copy that follows from now on know what is remembered."""
-        for record in self._log.state.copies.outcomes(partition):
-            assert isinstance(record, OutcomesRecord)
-            self._log.put(self._outcomes(record), Haste.COURTESY)
-
-    def _outcomes(self, record: OutcomesRecord, forgotten: Iterable[bytes] = ()) -> EndCommit:
-        partition = record.partition
+    def _outcomes(self, record: OutcomesRecord) -> EndCommit:
+        partition, forgotten = record.partition, record.forgotten
         commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
         commit.then = lambda: self._log.fold(commit.ended(), lambda: None)
         commit.undo = lambda: self._going.difference_update((partition, one) for one in forgotten)
@@ -270,7 +264,7 @@ class Settling:
                 by_partition.setdefault(partition, []).append(tx_id)
         for partition, forgotten in by_partition.items():
             record = OutcomesRecord(partition=partition, forgotten=tuple(forgotten))
-            self._log.put(self._outcomes(record, forgotten), Haste.COURTESY)
+            self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from support.copies import when_reached
 from support.parts import Three, together
 
 APART: Any = {"nodes": 6, "backups": 1, "apart": True}
@@ -98,3 +99,37 @@ def test_nothing_is_prepared_beside_a_partition_that_nobody_can_serve() -> None:
         assert await three.values() == [b"other", b"old", b"old"]
 
     together(scenario, nodes=3, backups=0)
+
+
+def test_who_comes_back_knows_what_others_may_ask_about() -> None:
+    """T14: also if the disk of its primary takes nothing just then."""
+
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        at, near, [backup] = three.at, three.near, three.p.backups
+        await three.p.away(backup)
+        three.at.hold("decision", src=near, dst=three.q.primary)
+        three.at.hold("question", src=three.q.primary, dst=near)
+        tx = await three.begin({"p": b"new", "q": b"new"})
+        await tx.answer()
+        await three.until(lambda: not three.p.has_pending(near, tx.tx_id))
+        disk, full = at.nodes[near].disk, trio.Event()
+
+        def is_full() -> None:
+            now = disk.operations + 1
+            disk.fail_at(now, "ENOSPC", for_ever=True, path="/member/wal")
+            full.set()
+
+        when_reached(three.p, near, "admit.sent", is_full)
+        at.start([backup])
+        await full.wait()
+        await trio.sleep(0.2)
+        disk.heal()
+        await three.until(lambda: backup in three.p.in_sync)
+        assert three.q.has_pending(three.q.primary, tx.tx_id)
+        await three.p.fall(near)
+        await three.p.author(near)
+        await three.whole()
+        assert await three.values("p", "q") == [b"new", b"new"]
+
+    together(scenario, **APART)
