@@ -20,6 +20,7 @@ Left out: the answers (``participating``), and how it is decided otherwise (``ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from uuid import UUID
 
 from ...affinity.topology import Incarnation, Topology
@@ -149,17 +150,18 @@ class Settling:
         self._ripe = {
             tx_id: one for tx_id, one in self._ripe.items() if one.run.partition != partition
         }
-        self._going = {key for key in self._going if key[0] != partition}
+        self._going -= {key for key in self._going if key[0] == partition}
 
     def opened(self, partition: int) -> None:
         """Take it that all copies have what is remembered: the settle list has seen to that."""
         self._everywhere[partition] = set(self._remembered(partition))
 
     def _outcomes(self, record: OutcomesRecord) -> EndCommit:
-        partition, forgotten = record.partition, record.forgotten
+        partition = record.partition
+        gone = {(partition, tx_id) for tx_id in record.forgotten}
         commit = EndCommit(partition, self._partitions.epoch(partition), lambda _time: record)
-        commit.then = lambda: self._log.fold(commit.ended(), lambda: None)
-        commit.undo = lambda: self._going.difference_update((partition, one) for one in forgotten)
+        go = commit.undo = partial(self._going.difference_update, gone)
+        commit.then = lambda: self._log.fold(commit.ended(), go)
         return commit
 
     def _tell_settled(self, now: float) -> None:
@@ -172,6 +174,7 @@ class Settling:
                 if committed is None:
                     known.discard(tx_id)
                     self._due.pop((partition, tx_id), None)
+                    self._having.pop((partition, tx_id), None)
                     continue
                 at, pause = self._due.get((partition, tx_id), (now, PAUSE_S))
                 if at > now:

@@ -14,6 +14,13 @@ APART: Any = {"nodes": 6, "backups": 1, "apart": True}
 """No member has copies of two of the partitions: what is held concerns one step only."""
 
 
+LEFT = (
+    "_everywhere", "_due", "_having", "_ripe", "_going", "_works", "_asks", "_untold", "_by_ask",
+    "_by_id", "_by_client_id", "_held",
+)  # fmt: skip
+"""What members hold of transactions that are not over."""
+
+
 async def fill(three: Three) -> None:
     await three.put(p=b"old", q=b"old", r=b"old")
     await three.at.quiesce()
@@ -80,6 +87,30 @@ def test_what_was_refused_and_is_sent_no_more_is_not_remembered() -> None:
             refused: Any = member.groups.transactions.participating._refused
             assert not any(refused.values())
         assert await three.values() == [b"old", b"newer", b"old"]
+
+    together(scenario, **APART)
+
+
+def test_nothing_is_left_of_what_has_settled_everywhere() -> None:
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        for _ in range(3):
+            await three.put(p=b"new", q=b"new")
+        # One group is late, so what it has is told again and again.
+        three.at.hold("over", src=three.near, dst=three.near)
+        three.at.hold("decision", src=three.near, dst=three.q.primary)
+        three.at.hold("ask-settled", src=three.near, dst=three.q.primary)
+        await three.put(p=b"newer", q=b"newer")
+        await trio.sleep(8)
+        await three.whole()
+        await three.until(lambda: not three.remembered())
+        await trio.sleep(2)
+        for member in three.at.running().values():
+            left: Any = member.groups.transactions
+            for found in (left.settling, left.participating, left.near, left.locks):
+                kept = {name: value for name, value in vars(found).items() if name in LEFT}
+                kept["_everywhere"] = [one for one in kept.get("_everywhere", {}).values() if one]
+                assert not any(kept.values()), kept
 
     together(scenario, **APART)
 
