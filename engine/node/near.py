@@ -376,6 +376,14 @@ class Near:
             if now > tx.deadline:
                 self._tell_client(tx, self._unknown(tx))
 
+    def log_failed(self) -> None:
+        """Tell clients what is known by now; this member hears nothing more."""
+        for tx in list(self._by_ask.values()):
+            if tx.step == "preparing":
+                self._tell_client(tx, self._unknown(tx))
+            else:
+                self._give_up(tx, RoutedError("wait", "the log of this member failed"))
+
     def _ask(self, tx: _Led, partitions: Iterable[int]) -> None:
         near = self._me.member.bytes, self._me.boot
         for partition in sorted(partitions):

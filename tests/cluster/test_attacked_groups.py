@@ -164,3 +164,26 @@ def test_who_comes_back_knows_what_others_may_ask_about() -> None:
         assert await three.values("p", "q") == [b"new", b"new"]
 
     together(scenario, **APART)
+
+
+@pytest.mark.parametrize("backups", [0, 2])
+@pytest.mark.parametrize("confirms", [False, True], ids=["at once", "locked before"])
+def test_who_leads_and_has_a_log_that_fails_tells_its_clients(
+    backups: int, *, confirms: bool
+) -> None:
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        reads = await three.versions("r") if confirms else []
+        disk = three.at.nodes[three.near].disk
+
+        def fails() -> None:
+            disk.fail_at(disk.operations + 1, "EIO", kind="sync", path="/member/wal")
+
+        tx = await three.begin({"p": b"new", "q": b"new"}, reads, before=fails)
+        with trio.fail_after(2):
+            assert await tx.failure() == "TL-TX-007"
+        await three.p.fall(three.near)
+        await three.whole()
+        assert len(set(await three.values("p", "q"))) == 1
+
+    together(scenario, backups=backups)
