@@ -270,5 +270,10 @@ class Settling:
             self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def decided(self, topology: Topology) -> None:
-        """Take over decisions that have taken effect here."""
-        self._topology = topology
+        """Take over decisions that have taken effect here; whoever is new is asked soon."""
+        older, self._topology = self._topology.partitions, topology
+        soon = self._now() + PAUSE_S
+        for work in self._participating.prepared():
+            others = (row.partition for row in work.participants)
+            if any(older[one].epoch != topology.partitions[one].epoch for one in others):
+                work.ask_at, work.pause = min(work.ask_at, soon), PAUSE_S

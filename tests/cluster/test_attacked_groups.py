@@ -187,3 +187,24 @@ def test_who_leads_and_has_a_log_that_fails_tells_its_clients(
         assert len(set(await three.values("p", "q"))) == 1
 
     together(scenario, backups=backups)
+
+
+def test_what_was_in_doubt_for_long_is_settled_soon_behind_its_reason() -> None:
+    """T10: pauses between questions have grown meanwhile, and nobody waits for their end."""
+
+    async def scenario(three: Three) -> None:
+        await fill(three)
+        near = three.near
+        three.at.hold("decision", src=near, dst=three.q.primary)
+        tx = await three.begin({"p": b"new", "q": b"new"})
+        await tx.answer()
+        await three.p.fall(near)
+        await trio.sleep(20)
+        three.at.start([near])
+        await three.at.settled()
+        began = three.at.world.now()
+        await three.over(tx)
+        assert three.at.world.now() < began + 3
+        assert await three.values("p", "q") == [b"new", b"new"]
+
+    together(scenario, backups=0)
