@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 from typing import NamedTuple
 
+from ...affinity.errors import TransactionTooLargeError
 from ...tx.locks import KeyLock, LockTable, RangeLock, Want
 from ..data.scan import Range
 from ..data.stored import split_key
@@ -58,14 +59,21 @@ class GroupLocks:
     # -------------------------------------------------------------- locks
 
     def take(self, written: Iterable[bytes], read: Iterable[bytes]) -> int | None:
-        """Lock full keys for a new owner, and return it; None if another one is in the way."""
+        """Lock full keys for a new owner, and return it; None if another one is in the way.
+
+        ``TransactionTooLargeError`` for more than one owner may have.
+        """
         wants: list[Want] = [KeyLock(key) for key in written]
         wants += [KeyLock(key, exclusive=False) for key in read]
         if not self.idle and any(self._table.holders(want) for want in wants):
             return None
         owner = next(self._owners)
-        for want in wants:
-            self._table.request(owner, want)
+        try:
+            for want in wants:
+                self._table.request(owner, want)
+        except TransactionTooLargeError:
+            self._table.release(owner)
+            raise
         return owner
 
     def release(self, owner: int) -> None:

@@ -9,6 +9,9 @@ import trio
 
 from support.copies import when_reached
 from support.parts import Three, together
+from tidelog.engine.node.group_locks import GroupLocks
+from tidelog.errors import TransactionTooLargeError
+from tidelog.tx.locks import LockTable
 
 APART: Any = {"nodes": 6, "backups": 1, "apart": True}
 """No member has copies of two of the partitions: what is held concerns one step only."""
@@ -113,6 +116,15 @@ def test_nothing_is_left_of_what_has_settled_everywhere() -> None:
                 assert not any(kept.values()), kept
 
     together(scenario, **APART)
+
+
+def test_who_asks_for_too_many_locks_keeps_none() -> None:
+    locks = GroupLocks(lambda: 0.0)
+    locks._table = LockTable(locks_per_owner_max=2)
+    with pytest.raises(TransactionTooLargeError):
+        locks.take([b"one", b"two"], [b"three"])
+    assert locks.idle
+    assert locks.take([b"one"], [b"two"]) is not None
 
 
 def test_nothing_is_prepared_beside_a_partition_that_nobody_can_serve() -> None:
