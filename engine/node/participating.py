@@ -513,6 +513,7 @@ class Participating:
         """Drop what belongs to an older epoch (K2)."""
         for work in [work for work in self._works.values() if work.partition == partition]:
             self._drop(work)
+        self._untold = [work for work in self._untold if work.partition != partition]
         self._refused.pop(partition, None)
         self._fences.pop(partition, None)
 
