@@ -70,8 +70,9 @@ STEP_S_MAX = 1.0
 QUESTION_PAUSE_S = 0.5
 """Seconds after which a group that has not answered a prepare is asked what became of it."""
 
-HearEnd = Callable[[Exception | None, int, Sequence[Run]], None]
-"""Hears an error, or None and the time and the numbers of a transaction that has committed."""
+HearEnd = Callable[[Exception | None, int, bytes, Sequence[Run]], None]
+"""Hears an error, or None and the time of a transaction that has committed, its id in the logs, and
+its numbers."""
 
 LedStep = Literal["locking", "confirming", "preparing"]
 
@@ -344,7 +345,7 @@ class Near:
     ) -> None:
         done, tx.done = tx.done, None
         if done is not None:
-            done(error, time, runs)
+            done(error, time, tx.tx_id, runs)
 
     # -------------------------------------------------------------- epochs and time
 

@@ -8,9 +8,11 @@ import pytest
 import trio
 
 from support.copies import when_reached
-from support.parts import Three, together
+from support.parts import PARTITIONS, Three, together
+from tidelog import codecs
 from tidelog.engine.node.group_locks import GroupLocks
 from tidelog.errors import TransactionTooLargeError
+from tidelog.testing import SimCluster
 from tidelog.tx.locks import LockTable
 
 APART: Any = {"nodes": 6, "backups": 1, "apart": True}
@@ -125,6 +127,24 @@ def test_who_asks_for_too_many_locks_keeps_none() -> None:
         locks.take([b"one", b"two"], [b"three"])
     assert locks.idle
     assert locks.take([b"one"], [b"two"]) is not None
+
+
+def test_an_id_that_a_user_gave_is_acknowledged_by_its_name_in_the_logs() -> None:
+    at = SimCluster(seed=1, nodes=3, partitions=PARTITIONS, backups=2)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        db = at.client()
+        numbers = db.map("m", key=codecs.Bytes, value=codecs.I64)
+        await numbers.set(b"other", 0)
+        given = db.new_id()
+        async with db.transaction(id=given) as tx:
+            for partition in range(PARTITIONS):
+                await tx[numbers].set(at.key(partition, 0), 1)
+        assert await db.outcome(given) == "committed"
+
+    at.run(scenario)
 
 
 def test_nothing_is_prepared_beside_a_partition_that_nobody_can_serve() -> None:
