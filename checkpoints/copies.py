@@ -189,7 +189,7 @@ class Copies:
         if not known:
             del self.remembered[record.partition]
 
-    def outcomes(self, partition: int) -> list[Record]:
+    def outcomes(self, partition: int) -> list[OutcomesRecord]:
         """Return what is remembered of a partition, as records of some transactions each."""
         known = list(self.remembered.get(partition, {}).values())
         return [

@@ -254,11 +254,11 @@ class BankTransfers(_Clients):
 
     async def _look(self, found: dict[str, int], inside: InsideMap) -> None:
         for account in self._accounts:
-            found[account] = await inside.get(account)
+            found[account] = await _held_by(account, inside)
 
     async def anomalies(self, final: InsideMap) -> list[TransactionAnomaly]:
         """Return what is wrong; ``final`` is read when all clients have ended."""
-        last = {account: await final.get(account) for account in self._accounts}
+        last = {account: await _held_by(account, final) for account in self._accounts}
         total, found = self._each * len(self._accounts), []
         for read in (*self.read, last):
             if sum(read.values()) != total:
@@ -270,7 +270,13 @@ class BankTransfers(_Clients):
 
 
 async def _pay(payer: str, payee: str, amount: int, inside: InsideMap) -> None:
-    has = await inside.get(payer)
+    has = await _held_by(payer, inside)
     if has >= amount:
         await inside.set(payer, has - amount)
-        await inside.set(payee, await inside.get(payee) + amount)
+        await inside.set(payee, await _held_by(payee, inside) + amount)
+
+
+async def _held_by(account: str, inside: InsideMap) -> int:
+    """Return what is in an account; one that was lost with a disk has nothing."""
+    held: int = await inside.get(account) or 0
+    return held

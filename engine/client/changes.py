@@ -157,8 +157,11 @@ class TransactionContent:
     def _touch(self, partitions: Iterable[int]) -> None:
         self._touched.update(partitions)
 
-    def _ask(self, partitions: Iterable[int]) -> None:
-        """Count a request, or several: what more than one member answers is of several moments."""
+    def _count(self, partitions: Iterable[int]) -> None:
+        """Count a request that was answered: by several members it is several, of as many moments.
+
+        By now it is known if that has turned out to be so.
+        """
         view = self._cluster.view
         alone = view is None or len(view.members) == 1 or len(set(partitions)) == 1
         self._asked += 1 if alone else 2
@@ -179,8 +182,9 @@ class TransactionContent:
             places = partitions_of(wanted, namespace.space)
             if self._confirms:
                 self._touch(places)
-                self._ask(places)
             found = yield from got(self._cluster, namespace.id, wanted, places, until)
+            if self._confirms:
+                self._count(places)
             if not self._confirms:
                 newest = dict(zip(wanted, found[0], strict=True))
                 mine = self._writes.get(namespace.id, {})
@@ -209,9 +213,10 @@ class TransactionContent:
         while seen.left is not None:
             if self._confirms:
                 self._touch(seen.namespace.space.numbers)
-                self._ask(seen.namespace.space.numbers)
             scan = seen.begun(min(size, PAGE_MAX))
             rows = yield from scan.block(until)
+            if self._confirms:
+                self._count(seen.namespace.space.numbers)
             if self._confirms and seen not in self._ranges:
                 self._ranges.append(seen)
             pairs = self._merged(seen, rows, *seen.gave(rows, more=not scan.ended))

@@ -194,7 +194,7 @@ class CatchingUp:
                 self._followed[place.partition] = following
                 begun.append(following)
                 assert row.record is not None
-                records += [row.record, *row.pending]
+                records += [row.record, *row.pending, *row.outcomes]
                 for prepared in row.pending:
                     self._log.context.note_given_id(prepared.tx_id)
         if full:

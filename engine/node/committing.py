@@ -97,7 +97,7 @@ class Committing:
         self._ids: set[bytes] = set()
         self._recent: dict[bytes, None] = {}
         self.acknowledged: Callable[[bytes, Sequence[int]], object] = lambda _tx_id, _runs: None
-        """Hears of each commit that is answered: its id and its numbers, as flat runs."""
+        """Hears of each commit that is answered: its id in the logs and its flat runs."""
 
     def tick(self) -> None:
         """Confirm commits that wait for a lease."""
@@ -179,15 +179,16 @@ class Committing:
                     namespace=name, key=None, winner=None,
                 )  # fmt: skip
         self._partitions.check((home,), self._around.now)
+        self._partitions.check_there(touched)  # else what the others lock stays locked for long
         self._partitions.check_epochs([row for row in wanted.epochs if row[0] == home])
         self._check_log((home,))
 
-        def done(error: Exception | None, time: int, runs: Sequence[Run]) -> None:
+        def done(error: Exception | None, time: int, tx_id: bytes, runs: Sequence[Run]) -> None:
             if error is not None:
                 request.fail(error)
                 return
             if runs:
-                self.acknowledged(wanted.tx_id, [field for run in runs for field in run])
+                self.acknowledged(tx_id, [field for run in runs for field in run])
             request.answer((time or self._log.state.time, *(
                 [run[field] for run in runs] for field in range(4)
             )))  # fmt: skip

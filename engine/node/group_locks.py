@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count
 from typing import NamedTuple
 
+from ...affinity.errors import TransactionTooLargeError
 from ...tx.locks import KeyLock, LockTable, RangeLock, Want
 from ..data.scan import Range
 from ..data.stored import split_key
@@ -58,7 +59,10 @@ class GroupLocks:
     # -------------------------------------------------------------- locks
 
     def take(self, written: Iterable[bytes], read: Iterable[bytes]) -> tuple[int, frozenset[int]]:
-        """Lock full keys for a new owner, and return it; or 0, and all who are in the way."""
+        """Lock full keys for a new owner, and return it; or 0, and all who are in the way.
+
+        ``TransactionTooLargeError`` for more than one owner may have.
+        """
         wants: list[Want] = [KeyLock(key) for key in written]
         wants += [KeyLock(key, exclusive=False) for key in read]
         if not self.idle:
@@ -66,8 +70,12 @@ class GroupLocks:
             if others:
                 return 0, others
         owner = next(self._owners)
-        for want in wants:
-            self._table.request(owner, want)
+        try:
+            for want in wants:
+                self._table.request(owner, want)
+        except TransactionTooLargeError:
+            self._table.release(owner)
+            raise
         return owner, frozenset()
 
     def release(self, owner: int) -> None:
@@ -83,10 +91,12 @@ class GroupLocks:
         written: Iterable[bytes] = (),
         read: Iterable[bytes] = (),
         ranges: Iterable[tuple[Sequence[int], Range]] = (),
+        but: int = 0,
     ) -> int | None:
         """Return an owner who is in the way of writes and reads, None if there is none.
 
-        ``ranges`` are partitions with a range of one of their maps.
+        ``ranges`` are partitions with a range of one of their maps; ``but`` is an owner who counts
+        for nobody.
         """
         if self.idle:
             return None
@@ -100,7 +110,7 @@ class GroupLocks:
             ),
         )
         for want in wants:
-            holders = self._table.holders(want)
+            holders = self._table.holders(want) - {but}
             if holders:
                 return min(holders)
         return None

@@ -695,6 +695,7 @@ class ReplicaGroups:
         """Say what nobody has heard yet, and complain of copies that say nothing."""
         now = self._now()
         if self._log.failure is not None:
+            self.transactions.log_failed()
             self._withdraw(now)
             return
         self._log.tell_decided()

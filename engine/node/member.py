@@ -148,7 +148,7 @@ class RunningMember:
         )  # fmt: skip
         self.groups.supplies = Supplies(
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
-            reached, self.groups.announce, transactions.settling.admitted, self._tasks,
+            reached, self.groups.announce, self._tasks,
         )  # fmt: skip
         self._aside = Aside(opened.files, self.log, self._tasks)
         self.groups.catching_up = CatchingUp(

@@ -32,7 +32,7 @@ Left out: what a primary answers (``participating``), and transactions whose nea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
@@ -70,8 +70,9 @@ STEP_S_MAX = 1.0
 QUESTION_PAUSE_S = 0.5
 """Seconds after which a group that has not answered a prepare is asked what became of it."""
 
-HearEnd = Callable[[Exception | None, int, Sequence[Run]], None]
-"""Hears an error, or None and the time and the numbers of a transaction that has committed."""
+HearEnd = Callable[[Exception | None, int, bytes, Sequence[Run]], None]
+"""Hears an error, or None and the time of a transaction that has committed, its id in the logs, and
+its numbers."""
 
 LedStep = Literal["locking", "confirming", "preparing"]
 
@@ -189,21 +190,27 @@ class Near:
     def _tell(self, partition: int, message: list[object]) -> None:
         self._post.tell(self._topology.partitions[partition].author, message)
 
-    def _tell_part(self, tx: _Led, partition: int, message: list[object]) -> None:
-        """Tell a partition its part, unless this member has refused one of its own just now."""
-        if tx.ask in self._by_ask:
-            self._tell(partition, message)
+    def _asked(self, tx: _Led) -> Iterator[tuple[int, int]]:
+        """Yield what a transaction writes, with epochs: what is served here first.
+
+        That answers at once.  If it refuses nobody else is asked, who would lock what no decision
+        speaks of any more: that has left before.
+        """
+        rows = self._topology.partitions
+        for row in sorted(tx.written.items(), key=lambda row: rows[row[0]].author != self._me):
+            if tx.ask in self._by_ask:
+                yield row
 
     # -------------------------------------------------------------- locking, confirming
 
     def _lock(self, tx: _Led) -> None:
         self._enter(tx, "locking", tx.written)
-        for partition, epoch in tx.written.items():
+        for partition, epoch in self._asked(tx):
             wanted = LockWanted(
                 tx.ask, tx.tx_id, tx.wanted.attempt, self._given(tx, partition), partition, epoch,
                 tx.shares[partition].keys,
             )  # fmt: skip
-            self._tell_part(tx, partition, lock_message(wanted))
+            self._tell(partition, lock_message(wanted))
 
     def _given(self, tx: _Led, partition: int) -> bytes | None:
         """Return the id that a user gave, for the partition that has its outcome."""
@@ -225,7 +232,8 @@ class Near:
         for partition in others:
             share = tx.shares[partition]
             wanted = ConfirmWanted(tx.ask, partition, share.reads, share.ranges)
-            self._tell_part(tx, partition, confirm_message(wanted))
+            if tx.ask in self._by_ask:  # else one that is served here was not confirmed
+                self._tell(partition, confirm_message(wanted))
 
     def confirmed(self, ask: int, partition: int, failure: Failure | None) -> None:
         """Take the answer to a ``confirm``."""
@@ -273,7 +281,7 @@ class Near:
             for partition, epoch in tx.written.items()
         )
         wanted = tx.wanted
-        for partition, epoch in tx.written.items():
+        for partition, epoch in self._asked(tx):
             share = tx.shares[partition]
             written = frozenset(share.keys)
             shared = [one.full_key for one in share.reads if one.full_key not in written]
@@ -282,7 +290,7 @@ class Near:
                 participants, locked, partition, epoch, share.keys, share.values, share.reads,
                 share.ranges, [] if locked else shared,
             )  # fmt: skip
-            self._tell_part(tx, partition, prepare_message(prepare))
+            self._tell(partition, prepare_message(prepare))
 
     def prepared(self, part: PreparedPart) -> None:
         """Take it that a group has prepared its part."""
@@ -339,7 +347,7 @@ class Near:
     ) -> None:
         done, tx.done = tx.done, None
         if done is not None:
-            done(error, time, runs)
+            done(error, time, tx.tx_id, runs)
 
     # -------------------------------------------------------------- epochs and time
 
@@ -370,6 +378,14 @@ class Near:
                 self._ask(tx, tx.waits)
             if now > tx.deadline:
                 self._tell_client(tx, self._unknown(tx))
+
+    def log_failed(self) -> None:
+        """Tell clients what is known by now; this member hears nothing more."""
+        for tx in list(self._by_ask.values()):
+            if tx.step == "preparing":
+                self._tell_client(tx, self._unknown(tx))
+            else:
+                self._give_up(tx, RoutedError("wait", "the log of this member failed"))
 
     def _ask(self, tx: _Led, partitions: Iterable[int]) -> None:
         near = self._me.member.bytes, self._me.boot

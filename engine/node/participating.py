@@ -17,8 +17,9 @@ ending     COMMIT or ROLLBACK is on its way into the log                 it has 
 Invariants:
 
 - A part is prepared in the epoch that it names, under locks that were held without a break (T5).
-- *Refused* is said only of what is in no log: it was not taken, and will not be while its near
-  member can send it, for it is remembered until that has gone, or the epoch has ended (T8a).
+- *Refused* is said only of what is in no log, and never will be.  A part is sent once; of one that
+  was asked about before it came that is remembered until it comes, until its near member has gone,
+  or the epoch has ended (T8a).
 - *Prepared* is said once the PREPARE is on every copy; by a sole copy with a lease only (L5).
 - Locks go once the end has taken effect here, or with the epoch; the next author locks again what
   is pending (T10).
@@ -167,7 +168,7 @@ class Participating:
         self._untold: list[Work] = []
         """Those whose word waits for a lease, or for the end of a hold (Q5)."""
         self._refused: dict[int, dict[tuple[bytes, int], Incarnation]] = {}
-        """What was refused, by partition, and who could send it again."""
+        """What was refused before it came, by partition, and who could send it."""
         self._fences: dict[int, int] = {}
         """The last item of a stream whose locks were older than it (Q3)."""
         self.committed_here: Callable[[int, bytes], object] = lambda _partition, _tx_id: None
@@ -322,10 +323,7 @@ class Participating:
     def _confirm(self, wanted: ConfirmWanted) -> None:
         partition = wanted.partition
         self._partitions.check((partition,), self._now())
-        ranges = [((partition,), _range(span)) for span in wanted.ranges]
-        keys = [read.full_key for read in wanted.reads]
-        if self._locks.in_way_of(read=keys, ranges=ranges) is not None:
-            raise is_locked()
+        self._check_unlocked(wanted)
         share = _share(partition, b"", 0, wanted.reads, wanted.ranges)
         commit = commit_of(
             share, self._log.context, lambda: None, streams=self._streams, near=(b"", 0)
@@ -333,6 +331,13 @@ class Participating:
         assert commit.check is not None
         commit.check(commit, self._log.waiting)
         self._partitions.check((partition,), self._now())
+
+    def _check_unlocked(self, wanted: ConfirmWanted | PrepareWanted, owner: int = 0) -> None:
+        """Raise if somebody but an owner has locked, or prepared, what was read (T3)."""
+        ranges = [((wanted.partition,), _range(span)) for span in wanted.ranges]
+        keys = [read.full_key for read in wanted.reads]
+        if self._locks.in_way_of(read=keys, ranges=ranges, but=owner) is not None:
+            raise is_locked()
 
     # -------------------------------------------------------------- prepares
 
@@ -352,16 +357,16 @@ class Participating:
             self._locks.wait(
                 ending.owner,
                 lambda: self.prepare(near, wanted),
-                lambda: self._refuse(near, partition, name, near, is_locked()),
+                lambda: self._refuse(near, partition, name, is_locked()),
             )
         except TidelogError as error:
             if known is not None and (known.near, known.ask) == (near, wanted.ask):
                 self._drop(known)
-            self._refuse(near, partition, name, near, error)
+            self._refuse(near, partition, name, error)
 
     def _begin(self, near: Incarnation, wanted: PrepareWanted, known: Work | None) -> None:
         partition, name = wanted.partition, (wanted.tx_id, wanted.attempt)
-        if name in self._refused.get(partition, ()):
+        if self._refused.get(partition, {}).pop(name, None) is not None:
             raise RoutedError("again", "it was refused before")
         if known is not None and (known.near, known.ask) != (near, wanted.ask):
             raise RoutedError("again", "an earlier attempt of this transaction is under way")
@@ -371,6 +376,7 @@ class Participating:
             if known is None or known.phase != "locked":
                 raise RoutedError("again", "its locks were let go")
             work = known
+            self._check_unlocked(wanted, work.owner)
         else:
             owner = self._taken(wanted.keys, wanted.shared)
             work = Work(
@@ -463,18 +469,12 @@ class Participating:
     def _end_refused(self, work: Work, error: Exception) -> None:
         self._drop(work)
         for one in sorted(work.told):
-            self._refuse(one, work.partition, work.name, work.near, error)
+            self._refuse(one, work.partition, work.name, error)
 
     def _refuse(
-        self,
-        to: Incarnation,
-        partition: int,
-        name: tuple[bytes, int],
-        near: Incarnation,
-        error: Exception,
+        self, to: Incarnation, partition: int, name: tuple[bytes, int], error: Exception
     ) -> None:
-        """Say, and remember, that a part is in no log, and never will be (T8a)."""
-        self._refused.setdefault(partition, {})[name] = near
+        """Say that a part is in no log, and never will be (T8a)."""
         part = RefusedPart(*name, partition, told_failure(error))
         self._post.tell(to, refused_message(part))
 
@@ -501,7 +501,9 @@ class Participating:
             return
         member, boot = question.near
         near = Incarnation(UUID(bytes=member), boot)
-        self._refuse(asker, partition, name, near, RoutedError("again", "it is not known here"))
+        if state.epochs[partition] == question.epoch and self._topology.is_present(near):
+            self._refused.setdefault(partition, {})[name] = near
+        self._refuse(asker, partition, name, RoutedError("again", "it is not known here"))
 
     def _tell_committed(self, to: Incarnation, partition: int, name: tuple[bytes, int]) -> bool:
         """Say that a part was prepared, if its transaction has committed; tell whether it has.

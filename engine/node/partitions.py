@@ -100,6 +100,13 @@ class Partitions:
             if self._drained.get(partition) == self._opened.get(partition):
                 raise about_to_move(partition)
 
+    def check_there(self, partitions: Iterable[int]) -> None:
+        """Raise unless somebody is there to serve each of some partitions, here or elsewhere."""
+        topology = self._leases.topology
+        for partition in partitions:
+            if not topology.is_present(topology.partitions[partition].author):
+                raise _deserted(partition, topology)
+
     def drain(self, moving: Iterable[PartitionCopies]) -> None:
         """Take nothing new for some partitions in their epochs: others are to serve them (K7)."""
         self._drained.update((copies.row.partition, copies.epoch) for copies in moving)
@@ -175,9 +182,7 @@ class Partitions:
         if self._leases.is_released(copies):
             return about_to_move(partition)
         if not topology.is_present(copies.author):
-            if any(topology.is_present(copy) for copy in copies.in_sync):
-                return RoutedError("wait", f"partition {partition} is about to be taken over")
-            return unavailable(partition, copies, topology)
+            return _deserted(partition, topology)
         return RoutedError("remap", f"partition {partition} is served by {copies.author}")
 
     # -------------------------------------------------------------- epochs
@@ -186,6 +191,13 @@ class Partitions:
         """Take it that these epochs of partitions are open here."""
         for partition, epoch in rows:
             self._opened[partition] = max(epoch, self._opened.get(partition, 0))
+
+
+def _deserted(partition: int, topology: Topology) -> Exception:
+    copies = topology.partitions[partition]
+    if any(topology.is_present(copy) for copy in copies.in_sync):
+        return RoutedError("wait", f"partition {partition} is about to be taken over")
+    return unavailable(partition, copies, topology)
 
 
 def _read_only(partition: int, topology: Topology) -> PartitionUnavailableError:

@@ -149,21 +149,11 @@ class Settling:
         self._ripe = {
             tx_id: one for tx_id, one in self._ripe.items() if one.run.partition != partition
         }
-        self._going = {key for key in self._going if key[0] != partition}
+        self._going -= {key for key in self._going if key[0] == partition}
 
     def opened(self, partition: int) -> None:
         """Take it that all copies have what is remembered: the settle list has seen to that."""
         self._everywhere[partition] = set(self._remembered(partition))
-
-    def admitted(self, partition: int) -> None:
-        """Let a copy that follows from now on know what is remembered."""
-        for record in self._log.state.copies.outcomes(partition):
-            assert isinstance(record, OutcomesRecord)
-            # What is about to be forgotten would be remembered again, and by nobody's word go.
-            left = [one for one in record.committed if (partition, one.tx_id) not in self._going]
-            if left:
-                record = OutcomesRecord(partition=partition, committed=tuple(left))
-                self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def _outcomes(self, record: OutcomesRecord) -> EndCommit:
         partition = record.partition
@@ -299,5 +289,10 @@ class Settling:
             self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def decided(self, topology: Topology) -> None:
-        """Take over decisions that have taken effect here."""
-        self._topology = topology
+        """Take over decisions that have taken effect here; whoever is new is asked soon."""
+        older, self._topology = self._topology.partitions, topology
+        soon = self._now() + PAUSE_S
+        for work in self._participating.prepared():
+            others = (row.partition for row in work.participants)
+            if any(older[one].epoch != topology.partitions[one].epoch for one in others):
+                work.ask_at, work.pause = min(work.ask_at, soon), PAUSE_S

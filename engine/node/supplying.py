@@ -38,7 +38,7 @@ from ...checkpoints.supplying import WantedNumbers
 from ...rebalance.choosing import LogReach, SupplyKind
 from ...tx.numbers import has_run, united
 from ...wal.history import oldest_state
-from ...wal.records import AdmitRecord, PrepareRecord
+from ...wal.records import AdmitRecord, PrepareRecord, encode_record
 from ..agreement.messages import Guard
 from ..replication.lent import OpenPlace
 from ..replication.reports import Report
@@ -98,16 +98,10 @@ class Supplies:
         now: Callable[[], float],
         reached: Callable[[str], None],
         announce: Callable[[int], None],
-        admitted_copy: Callable[[int], None],
         tasks: Tasks,
     ) -> None:
-        """``announce`` lets the log know that a partition is open.
-
-        ``admitted_copy`` lets a copy that follows a partition from then on know what it has to
-        remember.
-        """
+        """``announce`` lets the log know that a partition is open."""
         self._announce = announce
-        self._admitted_copy = admitted_copy
         self._me = me
         self._files = files
         self._wal = files.keeper.directory
@@ -355,8 +349,6 @@ class Supplies:
                     for report in reports.values()
                 ]
                 told = [row for row in rows if row is not None]
-                for row in told:
-                    self._admitted_copy(row.place.partition)
                 if told:
                     for row in told:
                         returning.tell(admit_message([row]), [Demanded(row.place, 1)])
@@ -398,7 +390,9 @@ class Supplies:
                 if isinstance(one, PrepareRecord)  # a member's own fold has no others
             ]
         )
-        if sum(map(record_bytes, waiting)) > PENDING_BYTES_MAX:
+        outcomes = state.copies.outcomes(partition)
+        size = sum(map(record_bytes, waiting)) + sum(len(encode_record(one)) for one in outcomes)
+        if size > PENDING_BYTES_MAX:
             return None  # it would be no message: soon less is pending
         self.ways.explain(copy, partition, choice)
         place = ReturnPlace(partition, copies.epoch, admission)
@@ -420,6 +414,7 @@ class Supplies:
                 dropped=tuple(one.tx_id for one in report.pending),
             ),
             pending=tuple(waiting),
+            outcomes=tuple(outcomes),
         )
 
     # -------------------------------------------------------------- into the set

@@ -129,6 +129,11 @@ class Transactions:
         self.participating.opened(partition)
         self.settling.opened(partition)
 
+    def log_failed(self) -> None:
+        """Let nobody wait: nothing that is heard from now on may rest on the log (I6)."""
+        self.locks.tick()
+        self.near.log_failed()
+
     def tick(self) -> None:
         """Go on with what waits for time."""
         self.locks.tick()

@@ -33,6 +33,7 @@ from ...rebalance.choosing import SupplyKind
 from ...tx.counter import COUNTER_MAX
 from ...wal.records import (
     AdmitRecord,
+    OutcomesRecord,
     PrepareRecord,
     Record,
     Run,
@@ -71,7 +72,7 @@ class Admitted:
     """How a copy comes back.
 
     But for a full copy it follows the stream behind item ``begin``, from ``record`` on, with what
-    is ``pending`` at the primary.
+    is ``pending`` at the primary, and the ``outcomes`` that this remembers for others (T14).
     """
 
     place: ReturnPlace
@@ -79,6 +80,7 @@ class Admitted:
     begin: int = 0
     record: AdmitRecord | None = None
     pending: tuple[PrepareRecord, ...] = ()
+    outcomes: tuple[OutcomesRecord, ...] = ()
 
 
 class Demanded(NamedTuple):
@@ -129,7 +131,11 @@ def admit_message(rows: Sequence[Admitted]) -> Message:
         [one.begin for one in rows],
         [one.kind.value for one in rows],
         [
-            b"".join(encode_record(record) for record in (one.record, *one.pending) if record)
+            b"".join(
+                encode_record(record)
+                for record in (one.record, *one.pending, *one.outcomes)
+                if record
+            )
             for one in rows
         ],
     )
@@ -143,7 +149,11 @@ def admitted_of(message: Message) -> list[Admitted]:
     ) -> Admitted:
         records, place = decode_payload(payload), _place(partition, epoch, admission)
         record = _checked(_of_type(records[0], AdmitRecord), place) if records else None
-        pending = tuple(_of_type(one, PrepareRecord) for one in records[1:])
+        outcomes = tuple(one for one in records[1:] if isinstance(one, OutcomesRecord))
+        if any(one.partition != place.partition for one in outcomes):
+            raise ValueError("outcomes of another partition")
+        others = records[1 : len(records) - len(outcomes)]
+        pending = tuple(_of_type(one, PrepareRecord) for one in others)
         for one in pending:
             assert record is not None
             check_run(one.run, place.partition)
@@ -155,6 +165,7 @@ def admitted_of(message: Message) -> list[Admitted]:
             begin=counter_number(begin),
             record=record,
             pending=pending,
+            outcomes=outcomes,
         )
 
     try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from support.client_scripts import played
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.engine.client.changes import TransactionContent
 from tidelog.engine.client.routing import (
     COMING_S_MAX,
     PAUSE_S,
@@ -165,3 +169,22 @@ def test_what_a_minority_has_told_counts_until_somebody_else_is_heard(others: st
         event = Failed("wait", "", {}, 10.0)
     with pytest.raises(DeadlineError):
         steps.send(event)
+
+
+def test_what_two_members_have_answered_is_confirmed_though_one_was_known_before() -> None:
+    at = Cluster(["a:1"])
+    one = [A, 1, True, "a"]
+    at.learn([5, [one], [[0, 2, 0]], [], [0, 0], [1, 1], [], [[0], [0]]])
+    space = Space(0, 2)
+    keys = sorted({partition_of(b"%d" % n, space): b"%d" % n for n in range(9)}.values())
+    content = TransactionContent(at, None, None, confirms=True)
+    steps = content.values(cast(Any, SimpleNamespace(id=16, space=space)), keys, 10.0)
+    step = next(steps)
+    at.learn([6, [one, [B, 1, True, "b"]], [[0, 2, 0]], [], [0, 1], [1, 2], [], [[0], [1]]])
+    step, asked = steps.send(Failed("remap", "", {}, 0.0)), list[bytes]()
+    with suppress(StopIteration):
+        while isinstance(step, Ask):
+            asked.append(step.member)
+            step = steps.send(Value([[None], [0], [0]], 0.0))
+    assert sorted(asked) == [A, B]
+    assert content.to_commit() is not None

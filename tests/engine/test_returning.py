@@ -38,6 +38,8 @@ from tidelog.wal.records import (
     ClearRecord,
     Closed,
     Columns,
+    Committed,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     Run,
@@ -69,12 +71,16 @@ SUPPLIED = SuppliedRecord(
     transactions=(Supplied(TX, 1, Run(4, 1, 7, 2), 5, Columns(16, [b"a", b"b"], [b"v", None])),),
     closed=(Closed(2, 11, 1, "gap"),),
 )
+OUTCOMES = OutcomesRecord(
+    partition=4, committed=(Committed(TX, 1, (SOURCE, 7), 5, Run(4, 2, 3, 1), prepare(3)[5]),)
+)
 BY_HISTORY = Admitted(
     place=HERE,
     kind=SupplyKind.HISTORICAL,
     begin=3,
     record=ADMIT,
     pending=(prepare(12), prepare(13)),
+    outcomes=(OUTCOMES, OUTCOMES),
 )
 IN_FULL = Admitted(place=THERE, kind=SupplyKind.FULL)
 PIECE = SupplyPiece(HERE, 1, False, SUPPLIED)
@@ -92,7 +98,12 @@ def arrived(message: Message) -> Message:
 
 
 @pytest.mark.parametrize(
-    "rows", [[BY_HISTORY, IN_FULL], [replace(BY_HISTORY, kind=SupplyKind.NONE, pending=())], []]
+    "rows",
+    [
+        [BY_HISTORY, IN_FULL],
+        [replace(BY_HISTORY, kind=SupplyKind.NONE, pending=(), outcomes=())],
+        [],
+    ],
 )
 def test_how_copies_are_admitted_arrives_as_it_was_sent(rows: Sequence[Admitted]) -> None:
     assert admitted_of(arrived(admit_message(rows))) == rows

@@ -182,6 +182,31 @@ def test_maps_that_lie_are_found(kind: str, broken: Callable[[], Wrapped], names
     assert found & names, found
 
 
+def test_an_account_that_was_lost_has_nothing() -> None:
+    class Empty:
+        async def get(self, key: str, /) -> None:
+            return None
+
+        async def set(self, key: str, value: int, /) -> None:
+            raise AssertionError(f"{key} has {value}")
+
+        def items(self) -> AsyncIterator[tuple[str, int]]:
+            raise NotImplementedError
+
+    async def run() -> list[str]:
+        @asynccontextmanager
+        async def begin() -> AsyncIterator[InsideMap]:
+            yield Empty()
+
+        bank = BankTransfers(begin, lambda: 0.0, random.Random(1), accounts=["x", "y"])
+        for client in bank.clients(1, transactions=9):
+            await client()
+        assert set(bank.statuses) == {"committed"}
+        return [anomaly.name for anomaly in await bank.anomalies(Empty())]
+
+    assert set(trio.run(run)) == {"wrong total"}
+
+
 def overdrawn(has: int) -> list[str]:
     async def run() -> list[str]:
         bank = BankTransfers(Beginning, lambda: 0.0, random.Random(1), accounts=["x", "y"])
