@@ -87,6 +87,7 @@ def test_what_was_refused_and_is_sent_no_more_is_not_remembered() -> None:
         for _ in range(5):
             tx = await three.begin({"p": b"new", "q": b"new"}, outdated)
             assert await tx.failure() == "TL-TX-002"
+            await three.over(tx)
         await three.whole()
         for member in three.at.running().values():
             refused: Any = member.groups.transactions.participating._refused
