@@ -810,6 +810,8 @@ def test_the_end_goes_to_all_copies_and_who_hears_of_commits_hears_when_all_have
         ended(at, commits=commits)
         assert heard == []
         at.stored(SHARED, BOB)
+        assert heard == [], "it is in the log here, and not durable"
+        at.sync()
         assert heard == ([(SHARED, TX)] if commits else [])
 
 
