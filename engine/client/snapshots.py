@@ -60,7 +60,7 @@ class Pinned(NamedTuple):
     shown: Sequence[bytes]
 
 
-def taken(cluster: Cluster, until: float) -> Steps[Pinned]:
+def pinned_now(cluster: Cluster, until: float) -> Steps[Pinned]:
     """Return a new snapshot; tries again while members find no moment for it."""
     pause = PAUSE_S
     while True:
@@ -132,7 +132,7 @@ class ClusterSnapshot:
 
     def __init__(self, session: ClusterSession) -> None:
         self._database = session
-        self._way = PinnedWay(session.run(lambda until: taken(session.cluster, until)))
+        self._way = PinnedWay(session.run(lambda until: pinned_now(session.cluster, until)))
         self._session = StaleSession(session, self._way, WRITES)
 
     __reduce_ex__ = not_copied
@@ -196,7 +196,7 @@ class ClusterTasksSnapshot:
     async def __aenter__(self) -> ClusterTasksSnapshot:
         """Take the snapshot."""
         cluster = self._database.cluster
-        self._way = PinnedWay(await self._database.run(lambda until: taken(cluster, until)))
+        self._way = PinnedWay(await self._database.run(lambda until: pinned_now(cluster, until)))
         return self
 
     async def __aexit__(self, *_exc: object) -> None:

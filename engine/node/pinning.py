@@ -51,7 +51,7 @@ PINS_MAX = 64
 LOOK_S = 0.002
 
 
-class Pin:
+class StorePin:
     """What one member holds of one snapshot."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Pin:
         self._why = "it was closed"
 
     def __repr__(self) -> str:
-        return f"<Pin of {len(self.epochs)} partitions, {len(self.prepared)} prepared>"
+        return f"<StorePin of {len(self.epochs)} partitions, {len(self.prepared)} prepared>"
 
     def view(self, shown: frozenset[bytes], partitions: Collection[int]) -> View:
         """Return what it shows, with what was prepared by these transactions.
@@ -151,8 +151,8 @@ class Pinning:
         self._decided = decided
         self._now = now
         self._tasks = tasks
-        self._pins: dict[bytes, Pin] = {}
-        self._newest: Pin | None = None
+        self._pins: dict[bytes, StorePin] = {}
+        self._newest: StorePin | None = None
         """The pin of the hold."""
         self._ends: dict[int, int] = {}
         """The last item of each stream at the pin of the hold."""
@@ -184,7 +184,7 @@ class Pinning:
         self._pins.pop(joined.snapshot, None)
         self._pins[joined.snapshot] = self._newest
         while len(self._pins) > PINS_MAX:
-            self._pins.pop(next(iter(self._pins))).expire("too many others came behind it")
+            self._drop(next(iter(self._pins)), "too many others came behind it")
         self._holding.add((joined.snapshot, joined.attempt))
         self._joined.append(joined)
         self._tasks.begin(self._tell_pinned, joined)
@@ -206,12 +206,12 @@ class Pinning:
             for one in pending[partition].all()
             if isinstance(one, PrepareRecord)  # a member's own fold has no others
         ]
-        self._newest = Pin(epochs, taken, prepared, log.overlay.ended.append, now)
+        self._newest = StorePin(epochs, taken, prepared, log.overlay.ended.append, now)
         self._files.snapshots.add(self._newest)
         streams = [stream for p in epochs if (stream := self._streams.get(p)) is not None]
         self._ends = {stream.partition: stream.end for stream in streams}
+        log.held = True  # before locks go: who waited for one is granted none at this instant
         self._participating.lose_locks()
-        log.held = True
         self._until = now + HOLD_S
         self._tasks.begin(self._let_go_late)
 
@@ -275,9 +275,9 @@ class Pinning:
             del self._pins[snapshot]
         self._post.tell(near, held_message(snapshot, attempt, still=still))
 
-    def _still_serves(self, pin: Pin) -> bool:
+    def _still_serves(self, pin: StorePin) -> bool:
         now = self._now()
-        return all(
+        return pin.layers() is not None and all(
             self._partitions.epoch(partition) == epoch and self._partitions.serves(partition, now)
             for partition, epoch in pin.epochs.items()
         )
@@ -311,9 +311,13 @@ class Pinning:
 
     def unpin(self, snapshot: bytes) -> None:
         """End a snapshot."""
+        self._drop(snapshot, "it was closed")
+
+    def _drop(self, snapshot: bytes, why: str) -> None:
+        """Let a snapshot go; its pin ends if no other one that was taken with it has that."""
         pin = self._pins.pop(snapshot, None)
         if pin is not None and pin not in self._pins.values():
-            pin.expire("it was closed")
+            pin.expire(why)
 
     def tick(self) -> None:
         """End what nobody reads, and what pins too much memory."""

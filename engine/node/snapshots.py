@@ -110,8 +110,9 @@ class Snapshots:
             self._resume(taking)
 
     def _resume(self, taking: _Taking) -> None:
+        message = resume_message(taking.snapshot, taking.attempt)
         for member in sorted(taking.pinned):
-            self._post.tell(member, resume_message(taking.snapshot, taking.attempt))
+            self._post.tell(member, message)  # this member's own answer may begin another attempt
 
     def held(self, sender: Incarnation, snapshot: bytes, attempt: int, *, still: bool) -> None:
         """Take it that a member goes on, and whether it has held until then."""

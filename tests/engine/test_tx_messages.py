@@ -82,6 +82,7 @@ PREPARED = PreparedPart(TX, 1, Run(2, 3, 11, 2), 1 << 50)
 COMMITTED = GroupOutcome(TX, 1, (Run(1, 4, 1, 1), Run(2, 3, 11, 2)), 5)
 ROLLED_BACK = GroupOutcome(TX, 2, (), 0)
 QUESTION = Question(TX, 1, (NEAR, 4), 2, 3)
+SETTLED = [(0, 1, TX), (0, 2, OTHER)]
 SNAPSHOT = b"of a whole store"
 PINNED = PinnedHere(
     SNAPSHOT, 2, 9, [1, 2], [PreparedAtPin(1, TX, [1, 5]), PreparedAtPin(2, OTHER, [2])], [(2, TX)]
