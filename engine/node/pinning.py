@@ -155,7 +155,7 @@ class Pinning:
         self._newest: StorePin | None = None
         """The pin of the hold."""
         self._ends: dict[int, int] = {}
-        """The last item of each stream at the pin of the hold."""
+        """The last PREPARE of each stream at the pin of the hold."""
         self._until = float("-inf")
         self._joined: list[_Joined] = []
         self._holding: set[tuple[bytes, int]] = set()
@@ -209,14 +209,17 @@ class Pinning:
         self._newest = StorePin(epochs, taken, prepared, log.overlay.ended.append, now)
         self._files.snapshots.add(self._newest)
         streams = [stream for p in epochs if (stream := self._streams.get(p)) is not None]
-        self._ends = {stream.partition: stream.end for stream in streams}
+        self._ends = {stream.partition: stream.last_prepared() for stream in streams}
         log.held = True  # before locks go: who waited for one is granted none at this instant
         self._participating.lose_locks()
         self._until = now + HOLD_S
         self._tasks.begin(self._let_go_late)
 
     async def _tell_pinned(self, joined: _Joined) -> None:
-        """Say that a pin is made once every copy has what it names."""
+        """Say that a pin is made once every copy has what is prepared at it.
+
+        What became of something is not waited for: copies store it with their next tick only.
+        """
         while not self._is_everywhere():
             await trio.sleep(LOOK_S)
             if not self.holds:

@@ -185,6 +185,13 @@ class PartitionStream:
         counting = (one.stored for one in self.followers.values() if one.counts)
         return min([self.own, *counting])
 
+    def last_prepared(self) -> int:
+        """Return the last PREPARE that a follower may lack; 0 if there is none."""
+        for behind, item in enumerate(reversed(self._items)):
+            if isinstance(item.record, PrepareRecord):
+                return self.end - behind
+        return 0
+
     def advance(self) -> list[object]:
         """Go on to what is everywhere by now; return who is answered, in order."""
         durable = self.stored_by_all()
