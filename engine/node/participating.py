@@ -165,6 +165,8 @@ class Participating:
         self._works: dict[tuple[int, bytes], Work] = {}
         self._asks: dict[tuple[Incarnation, int, int], Work] = {}
         """Those that hold locks only, by near member, ask and partition."""
+        self._waiting: dict[tuple[Incarnation, int, int], tuple[bytes, int]] = {}
+        """What waits for an end that has to be logged only, by the same; id and attempt."""
         self._untold: list[Work] = []
         """Those whose word waits for a lease, or for the end of a hold (Q5)."""
         self._refused: dict[int, dict[tuple[bytes, int], Incarnation]] = {}
@@ -211,8 +213,10 @@ class Participating:
         try:
             work = self._locked(near, wanted)
         except _AboutToEndError as ending:
-            self._locks.wait(
+            self._wait(
                 ending.owner,
+                near,
+                wanted,
                 lambda: self.lock(near, wanted),
                 lambda: self._answer_lock(near, wanted.ask, wanted.partition, is_locked()),
             )
@@ -267,6 +271,24 @@ class Participating:
         ending = {work.owner for work in self._works.values() if work.phase == "ending"}
         raise _AboutToEndError(min(others)) if others <= ending else is_locked()
 
+    def _wait(
+        self,
+        owner: int,
+        near: Incarnation,
+        wanted: LockWanted | PrepareWanted,
+        goes_on: Callable[[], object],
+        late: Callable[[], object],
+    ) -> None:
+        """Go on once an owner lets go, unless its near member gives it up, or has gone by then."""
+        name = near, wanted.ask, wanted.partition
+
+        def once(then: Callable[[], object]) -> None:
+            if self._waiting.pop(name, None) is not None:
+                then()
+
+        self._waiting[name] = wanted.tx_id, wanted.attempt
+        self._locks.wait(owner, partial(once, goes_on), partial(once, late))
+
     def _check_new(self, given: bytes, attempt: int) -> None:
         context = self._log.context
         receipt = earlier_receipt(given, attempt, context.overlay.view, context)
@@ -297,6 +319,7 @@ class Participating:
     def unlock(self, near: Incarnation, ask: int, partitions: list[int]) -> None:
         """Let go of locks."""
         for partition in partitions:
+            self._waiting.pop((near, ask, partition), None)
             work = self._asks.get((near, ask, partition))
             if work is not None:
                 self._drop(work)
@@ -354,8 +377,10 @@ class Participating:
         try:
             self._begin(near, wanted, known)
         except _AboutToEndError as ending:
-            self._locks.wait(
+            self._wait(
                 ending.owner,
+                near,
+                wanted,
                 lambda: self.prepare(near, wanted),
                 lambda: self._refuse(near, partition, name, is_locked()),
             )
@@ -522,6 +547,9 @@ class Participating:
 
     def decision(self, decided: GroupOutcome, partitions: list[int]) -> None:
         """Take what a transaction has come to."""
+        for name, known in list(self._waiting.items()):
+            if known == (decided.tx_id, decided.attempt) and name[2] in partitions:
+                del self._waiting[name]
         for partition in partitions:
             work = self._works.get((partition, decided.tx_id))
             if work is None or work.attempt != decided.attempt or work.decided is not None:
@@ -606,6 +634,8 @@ class Participating:
     def decided(self, topology: Topology) -> None:
         """Let go of what nobody leads any more; what is prepared is asked about at once."""
         self._topology = topology
+        for place in [one for one in self._waiting if not topology.is_present(one[0])]:
+            del self._waiting[place]  # what was refused meanwhile is forgotten below (T8a)
         for work in list(self._works.values()):
             if topology.is_present(work.near):
                 continue

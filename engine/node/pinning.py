@@ -187,7 +187,7 @@ class Pinning:
         self._pins[joined.snapshot] = self._newest
         self._attempts[joined.snapshot] = joined.attempt
         while len(self._pins) > PINS_MAX:
-            self._pins.pop(next(iter(self._pins))).expire("too many others came behind it")
+            self._drop(next(iter(self._pins)), "too many others came behind it")
         self._holding.add((joined.snapshot, joined.attempt))
         self._joined.append(joined)
         self._tasks.begin(self._tell_pinned, joined)
@@ -213,13 +213,16 @@ class Pinning:
         self._files.snapshots.add(self._newest)
         streams = [stream for p in epochs if (stream := self._streams.get(p)) is not None]
         self._ends = {stream.partition: stream.prepared for stream in streams}
+        log.held = True  # before locks go: who waited for one is granted none at this instant
         self._participating.lose_locks()
-        log.held = True
         self._until = now + HOLD_S
         self._tasks.begin(self._let_go_late)
 
     async def _tell_pinned(self, joined: _Joined) -> None:
-        """Say that a pin is made once every copy has what it names."""
+        """Say that a pin is made once every copy has what is prepared at it.
+
+        What became of something is not waited for: copies store it with their next tick only.
+        """
         while not self._is_everywhere():
             await trio.sleep(LOOK_S)
             if not self.holds:
@@ -280,7 +283,7 @@ class Pinning:
 
     def _still_serves(self, pin: StorePin) -> bool:
         now = self._now()
-        return all(
+        return pin.layers() is not None and all(
             self._partitions.epoch(partition) == epoch and self._partitions.serves(partition, now)
             for partition, epoch in pin.epochs.items()
         )
@@ -314,9 +317,13 @@ class Pinning:
 
     def unpin(self, snapshot: bytes) -> None:
         """End a snapshot."""
+        self._drop(snapshot, "it was closed")
+
+    def _drop(self, snapshot: bytes, why: str) -> None:
+        """Let a snapshot go; its pin ends if no other one that was taken with it has that."""
         pin = self._pins.pop(snapshot, None)
         if pin is not None and pin not in self._pins.values():
-            pin.expire("it was closed")
+            pin.expire(why)
 
     def tick(self) -> None:
         """End what nobody reads, and what pins too much memory."""

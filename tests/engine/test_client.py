@@ -568,7 +568,6 @@ def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
         refused: dict[str, Callable[[], object]] = {
             "pessimistic": lambda: db.transaction("pessimistic"),
             "durability": lambda: db.transaction(durability="interval"),
-            "snapshot": db.snapshot,
             "attach": lambda: db.attach("/somewhere"),
             "backup": lambda: db.backup("/somewhere"),
             "statistics": db.statistics,

@@ -108,13 +108,12 @@ def test_a_commit_is_forgotten_once_all_have_its_end_and_its_leader_waits_no_mor
     assert around.tick() == [(NEAR, "ask-over", ([tx_id],))]
     around.told.clear()
     around.settling.over([tx_id])
-    forget = [(0, tx_id)]
-    assert around.told == [(ME, "forget", forget), (BOB, "forget", [(1, tx_id)])]
-    around.settling.forget(forget)
-    around.settling.forget(forget)
+    around.settling.over([tx_id])
+    around.settling.forget([(0, tx_id)])
     assert len(around.queue) == 1, "once"
-    assert around.remembered() == [tx_id]
+    assert (around.told, around.remembered()) == ([], [tx_id])
     around.carry()
+    assert around.told == [(BOB, "forget", [(1, tx_id)])], "behind its own"
     assert around.remembered() == []
     assert around.tick(9.0) == []
 
@@ -126,7 +125,10 @@ def test_who_has_gone_is_not_asked_what_is_over() -> None:
         around.settling.settled(ME, [(0, partition, tx_id)])
     around.decide(NEAR)
     told = [(to, kind) for to, kind, _ in around.tick()]
-    assert told == [(ME, "settled"), (ME, "forget"), (BOB, "forget")]
+    assert told == [(ME, "settled")]
+    around.carry()
+    assert around.told[1:] == [(BOB, "forget", [(1, tx_id)])]
+    assert around.remembered() == []
 
 
 def test_what_is_settled_is_told_again_after_pauses_that_grow() -> None:

@@ -58,9 +58,16 @@ def request(deadline: float = FOREVER) -> Any:
     return Request(deadline)
 
 
-def owner_of(found: int | None) -> int:
-    assert found is not None
-    return found
+def owner_of(taken: tuple[int, frozenset[int]]) -> int:
+    owner, others = taken
+    assert owner
+    assert others == frozenset()
+    return owner
+
+
+def in_way(*owners: int) -> tuple[int, frozenset[int]]:
+    """What is answered to somebody who meets the locks of these."""
+    return 0, frozenset(owners)
 
 
 # ------------------------------------------------------------------ locks
@@ -71,16 +78,27 @@ def test_what_is_written_is_locked_for_all_and_what_is_read_for_those_who_write(
     assert is_idle(at)
     owner = owner_of(at.take([full(A)], [full(B)]))
     assert not is_idle(at)
-    assert at.take([full(A)], []) is None
-    assert at.take([], [full(A)]) is None
-    assert at.take([full(B)], []) is None
+    assert at.take([full(A)], []) == in_way(owner)
+    assert at.take([], [full(A)]) == in_way(owner)
+    assert at.take([full(B)], []) == in_way(owner)
     second = owner_of(at.take([full(C)], [full(B)]))
     assert second > owner
     at.release(owner)
-    assert at.take([full(B)], []) is None, "the second one still has it"
+    assert at.take([full(B)], []) == in_way(second), "the second one still has it"
     at.release(second)
     assert is_idle(at)
-    assert at.take([full(A), full(B)], []) is not None
+    assert owner_of(at.take([full(A), full(B)], [])) > second
+
+
+def test_who_gets_no_locks_hears_of_all_who_are_in_the_way() -> None:
+    at = locks()
+    one = owner_of(at.take([full(A)], [full(B)]))
+    two = owner_of(at.take([full(C)], [full(B)]))
+    assert at.take([full(C), full(A)], []) == in_way(one, two)
+    assert at.take([full(B)], []) == in_way(one, two), "both have read it"
+    assert at.take([], [full(A), full(B)]) == in_way(one), "who reads is in no reader's way"
+    at.release(one)
+    assert at.take([full(A)], [full(C)]) == in_way(two)
 
 
 def test_all_locks_are_taken_at_once_or_none() -> None:
@@ -90,7 +108,7 @@ def test_all_locks_are_taken_at_once_or_none() -> None:
         ([full(A), full(B), full(C)], []), ([full(A)], [full(B)]), ([full(B)], [full(A)]),
         ([full(C)], [full(A), full(B)]),
     ):  # fmt: skip
-        assert at.take(written, read) is None
+        assert at.take(written, read) == in_way(owner)
         for name in (A, C):
             assert at.in_way_of([full(name)]) is None
     at.release(owner)
@@ -270,6 +288,40 @@ def test_who_is_late_may_wait_anew_for_the_same_owner() -> None:
     assert heard == [one]
 
 
+def test_anything_may_wait_for_an_owner() -> None:
+    at, heard = locks(), list[str]()
+    owner, other = owner_of(at.take([full(A)], [])), owner_of(at.take([full(B)], []))
+    at.wait(owner, lambda: heard.append("one"), lambda: heard.append("late"))
+    at.wait(other, lambda: heard.append("other"), lambda: heard.append("late"))
+    at.hold(owner, request(), lambda _: heard.append("two"))
+    at.wait(owner, lambda: heard.append("three"), lambda: heard.append("late"))
+    at.release(owner)
+    assert heard == ["one", "two", "three"], "in the order in which they came"
+    at.release(owner)
+    assert len(heard) == 3, "each goes on once"
+
+
+@pytest.mark.parametrize(
+    ("patience", "waits"), [(None, HELD_S_MAX), (FOREVER, HELD_S_MAX), (0.25, 0.25)]
+)
+def test_whoever_waits_too_long_does_something_else_and_does_not_go_on(
+    patience: float | None, waits: float
+) -> None:
+    at, clock = locks_at()
+    owner, heard = owner_of(at.take([full(A)], [])), list[str]()
+    more = () if patience is None else (clock.now + patience,)
+    at.wait(owner, lambda: heard.append("goes on"), lambda: heard.append("late"), *more)
+    clock.now += waits
+    at.tick()
+    assert heard == []
+    clock.now += 0.01
+    at.tick()
+    at.tick()
+    assert heard == ["late"], "it is told once"
+    at.release(owner)
+    assert heard == ["late"]
+
+
 # ------------------------------------------------------------------ a twin
 
 KEYS = [full(name) for name in (A, B, C)]
@@ -291,13 +343,14 @@ def test_two_owners_never_have_what_only_one_of_them_can_have(
             del taken[owner]
             at.release(owner)
             continue
-        free = not any(
-            set(written) & {*others[0], *others[1]} or set(read) & set(others[0])
-            for others in taken.values()
+        others = frozenset(
+            owner
+            for owner, has in taken.items()
+            if set(written) & {*has[0], *has[1]} or set(read) & set(has[0])
         )
-        found = at.take(written, read)
-        assert (found is not None) is free
-        if found is not None:
+        found, met = at.take(written, read)
+        assert (found == 0, met) == (bool(others), others)
+        if found:
             taken[found] = written, read
     for one, other in pairs(taken):
         assert not set(one[0]) & {*other[0], *other[1]}

@@ -21,6 +21,7 @@ from tidelog.affinity.topology import Incarnation
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node.commits import ReadVersion, WantedCommit
+from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.node.transactions import Transactions
 from tidelog.errors import CommitUnknownError
 from tidelog.wal.records import Run
@@ -38,8 +39,8 @@ class Member(Primary):
             tell=lambda member, message: cluster.sent(me, member, message)
         )
         self.all = Transactions(
-            me, self.log, self.partitions, self.streams, outflow, lambda: self.now,
-            lambda _point: None,
+            me, self.files, self.log, self.partitions, self.streams, outflow, lambda: self.now,
+            lambda _point: None, Tasks(),
         )  # fmt: skip
         self.leases.topology = topology()
         self.all.decided(topology())
@@ -125,6 +126,7 @@ class Cluster:
                 for one in self.members.values():
                     one.now += random.choice([0.05, 0.3, 1.1])
                 member.all.tick()
+                self.carry(member, syncs=True)
             case 5 if self.lossy and random.random() < 0.1:
                 member.leases.held = not member.leases.held
             case 6 if self.lossy and random.random() < 0.3:
@@ -133,8 +135,12 @@ class Cluster:
                 for _ in range(random.randint(1, 6)):
                     self.deliver()
 
-    def carry(self, member: Member) -> None:
-        member.carry()
+    def carry(self, member: Member, *, syncs: bool = False) -> None:
+        """Let a log write; ends have no sync of their own, so members sync now and then."""
+        if syncs:
+            member.sync()
+        else:
+            member.carry()
         for partition in member.copies:
             for number in range(KEYS):
                 value = member.value(key_in(partition, number))
@@ -164,7 +170,7 @@ class Cluster:
                 one.now += 0.3
                 self.carry(one)
                 one.all.tick()
-                self.carry(one)
+                self.carry(one, syncs=True)
             if not any(self.lines.values()) and self.is_quiet():
                 return
         raise AssertionError(f"not everything has settled: {self.lines}")

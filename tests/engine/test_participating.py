@@ -27,6 +27,7 @@ from support.primaries import (
 from tidelog.engine.commit import outcomes
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.data.namespaces import OUTCOMES
+from tidelog.engine.node.group_locks import HELD_S_MAX
 from tidelog.engine.node.participating import DECISION_TIMEOUT_S, LOCKED_S_MAX, Work
 from tidelog.engine.node.tx_messages import PreparedPart, ReadSpan, RefusedPart
 from tidelog.errors import ConflictError, TooFewCopiesError
@@ -810,6 +811,8 @@ def test_the_end_goes_to_all_copies_and_who_hears_of_commits_hears_when_all_have
         ended(at, commits=commits)
         assert heard == []
         at.stored(SHARED, BOB)
+        assert heard == [], "it is in the log here, and not durable"
+        at.sync()
         assert heard == ([(SHARED, TX)] if commits else [])
 
 
@@ -901,6 +904,257 @@ def test_who_waits_for_locks_goes_on_behind_the_end() -> None:
     at.locks.hold(owner, request, lambda _: None)
     ended(at)
     assert seen == [b"v"], "it reads what has taken effect (T12)"
+
+
+# ------------------------------------------------------------------ what is about to end
+
+
+def ending(**more: Any) -> Primary:
+    """One whose transaction has committed, which is on its way into the log only."""
+    at = prepared(**more)
+    at.here.decision(committed(TX, run_of(SHARED), ELSEWHERE), [SHARED])
+    assert (work_of(at).phase, is_free(at)) == ("ending", False)
+    return at
+
+
+def ask_for_lock(at: Primary, ask: int = 5, tx_id: bytes = OTHER) -> None:
+    at.here.lock(BOB, lock(SHARED, tx_id, ask))
+
+
+def ask_to_prepare(at: Primary, ask: int = 5, tx_id: bytes = OTHER) -> None:
+    at.here.prepare(BOB, prepare(SHARED, tx_id, ask))
+
+
+ASKS = pytest.mark.parametrize(
+    ("ask", "kind", "refusal"),
+    [(ask_for_lock, "locked", "locked"), (ask_to_prepare, "prepared", "refused")],
+)
+
+
+@ASKS
+def test_who_meets_only_what_is_about_to_end_waits_for_that(
+    ask: Callable[[Primary], None], kind: str, refusal: str
+) -> None:
+    at = ending()
+    ask(at)
+    assert (at.said(), at.here.works_of(OTHER)) == ([], [])
+    at.carry()
+    at.stored(SHARED, BOB)
+    assert answers(at) == [("bob", kind, None)]
+    assert at.value(key_in(SHARED)) == b"v", "behind the end (T12)"
+
+
+def test_who_waits_goes_on_behind_a_rollback_too() -> None:
+    at = prepared()
+    at.here.decision(rolled_back(TX), [SHARED])
+    ask_for_lock(at)
+    assert at.said() == []
+    at.carry()
+    assert answers(at) == [("bob", "locked", None)]
+
+
+def test_who_meets_anybody_else_too_does_not_wait() -> None:
+    at = ending(number=1)
+    at.here.lock(CID, lock(SHARED, THIRD, 2))
+    at.said()
+    at.here.prepare(BOB, prepare(SHARED, OTHER, 5, shared=(1,)))
+    assert answers(at) == [("bob", "refused", "wait")]
+    at.here.lock(BOB, lock(SHARED, OTHER, 6))
+    assert answers(at) == [("bob", "locked", "wait")]
+
+
+def test_who_meets_several_that_are_about_to_end_waits_for_all_of_them() -> None:
+    at = prepared()
+    at.here.prepare(CID, prepare(SHARED, THIRD, 2, number=1))
+    at.all_have(SHARED)
+    at.said()
+    for tx_id, first in ((THIRD, 2), (TX, 1)):
+        at.here.decision(committed(tx_id, run_of(SHARED, first), ELSEWHERE), [SHARED])
+    at.here.prepare(BOB, prepare(SHARED, OTHER, 5, shared=(1,)))
+    assert at.said() == []
+    at.all_have(SHARED)
+    assert answers(at) == [("bob", "prepared", None)]
+
+
+@ASKS
+def test_who_waits_too_long_is_refused_and_does_not_go_on(
+    ask: Callable[[Primary], None], kind: str, refusal: str
+) -> None:
+    at = ending()
+    ask(at)
+    at.now += HELD_S_MAX
+    at.locks.tick()
+    assert at.said() == []
+    at.now += 0.01
+    at.locks.tick()
+    assert answers(at) == [("bob", refusal, "wait")]
+    at.all_have(SHARED)
+    assert (at.said(), is_free(at)) == ([], True)
+
+
+def test_a_prepare_that_waited_too_long_stays_refused() -> None:
+    at = ending()
+    ask_to_prepare(at)
+    at.now += HELD_S_MAX + 0.01
+    at.locks.tick()
+    at.carry()
+    at.said()
+    ask_to_prepare(at, 6)
+    assert answers(at) == [("bob", "refused", "again")]
+
+
+def test_a_prepare_that_was_refused_while_it_waits_stays_refused() -> None:
+    at = ending()
+    ask_to_prepare(at)
+    at.here.question(CID, question(SHARED, OTHER, near=BOB))
+    assert answers(at) == [("cid", "refused", "again")]
+    at.all_have(SHARED)
+    assert (answers(at), is_free(at)) == ([("bob", "refused", "again")], True)
+
+
+@ASKS
+def test_who_waits_while_its_epoch_ends_is_refused(
+    ask: Callable[[Primary], None], kind: str, refusal: str
+) -> None:
+    at = ending()
+    ask(at)
+    at.seal(SHARED, 2)
+    [(to, said, failure)] = answers(at)
+    assert (to, said) == ("bob", refusal)
+    assert failure in ("wait", "remap")
+    at.carry()
+    assert is_free(at)
+
+
+def test_a_lock_that_waits_can_be_given_up() -> None:
+    at = ending()
+    at.here.lock(BOB, lock(SHARED, OTHER, 5))
+    at.here.lock(CID, lock(SHARED, THIRD, 6))
+    at.here.unlock(CID, 5, [SHARED])
+    at.here.unlock(BOB, 5, [ALONE])
+    at.here.unlock(BOB, 6, [SHARED])
+    at.here.unlock(BOB, 5, [SHARED])
+    at.carry()
+    assert answers(at) == [("cid", "locked", None)], "it would hold its keys for seconds"
+
+
+def test_a_prepare_that_waits_can_be_decided() -> None:
+    at = ending()
+    ask_to_prepare(at)
+    at.here.decision(rolled_back(OTHER, attempt=2), [SHARED])
+    at.here.decision(rolled_back(OTHER), [ALONE])
+    at.here.decision(rolled_back(THIRD), [SHARED])
+    at.here.decision(rolled_back(OTHER), [SHARED])
+    at.all_have(SHARED)
+    assert (at.said(), is_free(at), at.pending(SHARED)) == ([], True, [])
+    at = ending()
+    ask_to_prepare(at)
+    at.here.decision(rolled_back(OTHER, attempt=2), [SHARED])
+    at.here.decision(rolled_back(OTHER), [ALONE])
+    at.here.decision(rolled_back(THIRD), [SHARED])
+    at.all_have(SHARED)
+    assert answers(at) == [("bob", "prepared", None)]
+
+
+@ASKS
+def test_what_waits_goes_with_the_member_that_asked(
+    ask: Callable[[Primary], None], kind: str, refusal: str
+) -> None:
+    # What was refused meanwhile is forgotten with that member, and would be prepared (T8a).
+    at = ending()
+    ask(at)
+    at.here.question(CID, question(SHARED, OTHER, near=BOB))
+    assert answers(at) == [("cid", "refused", "again")]
+    at.decide(away=(BOB,))
+    at.all_have(SHARED)
+    assert (at.said(), is_free(at), at.pending(SHARED)) == ([], True, [])
+    at = ending()
+    ask(at)
+    at.decide(away=(CID,))
+    at.all_have(SHARED)
+    assert answers(at) == [("bob", kind, None)]
+
+
+def test_what_comes_again_while_it_waits_is_done_once() -> None:
+    at = ending()
+    ask_to_prepare(at)
+    ask_to_prepare(at)
+    at.all_have(SHARED)
+    assert answers(at) == [("bob", "prepared", None)]
+    assert [one.first for one in at.pending(SHARED)] == [2]
+
+
+# ------------------------------------------------------------------ ends without a sync
+
+
+def syncs(at: Primary) -> list[bool]:
+    """A list that gets an item with each sync."""
+    found: list[bool] = []
+    at.sync_runs = lambda: found.append(True)
+    return found
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_end_takes_effect_without_a_sync_and_is_everywhere_with_the_next_one(
+    commits: bool,
+) -> None:
+    at, heard = prepared(), list[tuple[int, bytes]]()
+    at.here.committed_here = lambda *told: heard.append(told)
+    at.records()
+    made = syncs(at)
+    ended(at, commits=commits)
+    assert (made, len(at.records()), is_free(at)) == ([], 1, True)
+    assert at.value(key_in(SHARED)) == (b"v" if commits else None)
+    stream = at.streams.get(SHARED)
+    assert stream is not None
+    assert (stream.own, stream.end) == (2, 3)
+    at.stored(SHARED, BOB)
+    assert (stream.everywhere, heard) == (2, [])
+    at.here.prepare(CID, prepare(ALONE, OTHER))
+    at.carry()
+    assert (made, stream.own, stream.everywhere) == ([True], 3, 3)
+    assert heard == ([(SHARED, TX)] if commits else [])
+
+
+def test_an_end_that_goes_with_something_else_is_synced_with_that() -> None:
+    at = prepared()
+    made = syncs(at)
+    at.here.decision(committed(TX, run_of(SHARED), ELSEWHERE), [SHARED])
+    at.here.prepare(CID, prepare(ALONE, OTHER))
+    at.carry()
+    stream = at.streams.get(SHARED)
+    assert stream is not None
+    assert (made, stream.own, stream.end) == ([True], 3, 3)
+
+
+def test_several_ends_are_everywhere_with_one_sync_that_an_idle_log_makes() -> None:
+    at, heard = Primary(), list[tuple[int, bytes]]()
+    at.here.committed_here = lambda *told: heard.append(told)
+    for number, tx_id in enumerate((TX, OTHER), 1):
+        at.here.prepare(CID, prepare(SHARED, tx_id, number=number))
+    at.all_have(SHARED)
+    made = syncs(at)
+    for first, tx_id in enumerate((TX, OTHER), 1):
+        at.here.decision(committed(tx_id, run_of(SHARED, first), ELSEWHERE), [SHARED])
+        at.carry()
+    at.stored(SHARED, BOB)
+    assert (made, heard) == ([], [])
+    at.log.tell_durable()
+    at.carry()
+    assert (made, heard) == ([True], [(SHARED, TX), (SHARED, OTHER)])
+
+
+def test_a_sync_that_fails_behind_an_end_lets_nobody_count_on_it() -> None:
+    at, heard = prepared(), list[tuple[int, bytes]]()
+    at.here.committed_here = lambda *told: heard.append(told)
+    ended(at)
+    at.stored(SHARED, BOB)
+    at.writer.sync_fails = OSError(5, "the disk")
+    at.log.put_barrier(lambda: None)
+    at.carry()
+    at.decide_log()
+    assert at.log.failure is not None
+    assert heard == []
 
 
 # ------------------------------------------------------------------ epochs

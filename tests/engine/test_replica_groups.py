@@ -1060,10 +1060,11 @@ def test_messages_about_transactions_of_several_groups_go_to_these() -> None:
     around = begun()
     wanted = [
         "lock", "locked", "unlock", "confirm", "confirmed", "prepare", "prepared", "refused",
-        "decision", "question", "settled", "forget", "ask-over", "over",
+        "decision", "question", "settled", "ask-settled", "forget", "ask-over", "over",
+        "pin", "pinned", "resume", "held",
     ]  # fmt: skip
     assert {kind.name for kind in KINDS if Transactions.takes(kind.name)} == set(wanted)
-    others = ["read", "value", "committing", "committing-ok", "probe", "pin", "pinned", "resume"]
+    others = ["read", "value", "committing", "committing-ok", "probe"]
     messages = [example_of(BY_NAME[name]) for name in wanted]
     around.heard(CID, *messages, *(example_of(BY_NAME[name]) for name in others))
     assert around.transactions.messages == [(CID, message) for message in messages]

@@ -13,6 +13,7 @@ from support.primaries import BOB, CID, ME, Primary, committed, key_in, lock, pr
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.net.failures import Failure
 from tidelog.engine.node.settling import PAUSE_S, PAUSE_S_MAX, TELL_S
+from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.node.transactions import Transactions
 from tidelog.engine.node.tx_messages import (
     PreparedPart,
@@ -282,12 +283,20 @@ def told_settled(at: Primary) -> list[tuple[str, object]]:
 
 
 def test_the_collector_is_told_once_every_copy_has_the_end() -> None:
-    at = done(3, partition=2, everywhere=False)
-    at.stored(2, BOB)
-    assert told_settled(at) == []
-    at.stored(2, CID)
-    at.now += TELL_S
-    assert told_settled(at) == [("me", [(2, 2, TX)])]
+    for last in ("own log", "copy"):
+        at = done(3, partition=2, everywhere=False)
+        at.stored(2, BOB)
+        assert told_settled(at) == []
+        if last == "copy":
+            at.sync()
+        else:
+            at.stored(2, CID)
+        at.now += TELL_S
+        assert told_settled(at) == [], "the end had no sync of its own"
+        at.sync()
+        at.stored(2, CID)
+        at.now += TELL_S
+        assert told_settled(at) == [("me", [(2, 2, TX)])]
     at = done(3, 1, partition=2)
     at.decide(authors={1: BOB})
     assert told_settled(at) == [("bob", [(1, 2, TX)])], "the lowest that takes part collects"
@@ -378,6 +387,7 @@ def test_the_near_member_is_asked_once_all_have_settled(order: tuple[int, ...]) 
         OutcomesRecord(partition=HOME, forgotten=(TX,))
     ]
     heard(at, 3)
+    at.sync()
     assert at.said() == [], "Bob's copy remembers it, and he may collect next"
     at.stored(HOME, BOB)
     assert at.said() == [("cid", "forget", [(3, TX), (5, TX)])]
@@ -652,8 +662,8 @@ class Member(Primary):
         self.sent: list[tuple[Any, Any]] = []
         outflow: Any = SimpleNamespace(tell=lambda *said: self.sent.append(said))
         self.all = Transactions(
-            ME, self.log, self.partitions, self.streams, outflow, lambda: self.now,
-            lambda _point: None,
+            ME, self.files, self.log, self.partitions, self.streams, outflow, lambda: self.now,
+            lambda _point: None, Tasks(),
         )  # fmt: skip
         self.all.decided(topology())
         for partition in (0, 1, 2, 4):

@@ -13,6 +13,7 @@ from tidelog.engine.data.namespaces import Home
 from tidelog.errors import ReadOnlyError, UsageError
 
 MAP: Any = "a namespace"
+WRITES = "what is read like that cannot be written"
 
 
 class Session:
@@ -41,7 +42,7 @@ class Session:
 def test_threads_read_by_the_way_of_their_view() -> None:
     session = Session()
     way = Stale(session.cluster)
-    stale = StaleSession(session, way)  # type: ignore[arg-type]
+    stale = StaleSession(session, way, WRITES)  # type: ignore[arg-type]
     assert stale.getter(MAP)(b"k") == b"k"
     stale.blocks(MAP, b"", None, False, 10, values=False)
     stale.count(MAP)
@@ -50,14 +51,14 @@ def test_threads_read_by_the_way_of_their_view() -> None:
         ("blocks", MAP, b"", None, False, 10, False, way),
         ("check", MAP),
     ]
-    with pytest.raises(ReadOnlyError, match="cannot be written"):
+    with pytest.raises(ReadOnlyError, match=WRITES):
         stale.refuse()
 
 
 async def test_tasks_read_by_the_way_of_their_view() -> None:
     session = Session()
     way = Stale(session.cluster)
-    reach = StaleReach(session, way)  # type: ignore[arg-type]
+    reach = StaleReach(session, way, WRITES)  # type: ignore[arg-type]
     assert await reach.values(MAP, [b"k"]) == [b"k"]
     reach.blocks(MAP, b"", None, False, 10, values=False)
     assert session.asked == [

@@ -22,6 +22,8 @@ from tidelog.engine.node.tx_messages import (
     EarlierError,
     GroupOutcome,
     LockWanted,
+    PinnedHere,
+    PreparedAtPin,
     PreparedPart,
     PrepareWanted,
     Question,
@@ -33,12 +35,16 @@ from tidelog.engine.node.tx_messages import (
     decision_message,
     error_told,
     forget_message,
+    held_message,
     ids_message,
     lock_message,
+    pin_message,
+    pinned_message,
     prepare_message,
     prepared_message,
     question_message,
     refused_message,
+    resume_message,
     settled_message,
     told_failure,
     told_of,
@@ -76,6 +82,12 @@ PREPARED = PreparedPart(TX, 1, Run(2, 3, 11, 2), 1 << 50)
 COMMITTED = GroupOutcome(TX, 1, (Run(1, 4, 1, 1), Run(2, 3, 11, 2)), 5)
 ROLLED_BACK = GroupOutcome(TX, 2, (), 0)
 QUESTION = Question(TX, 1, (NEAR, 4), 2, 3)
+SETTLED = [(0, 1, TX), (0, 2, OTHER)]
+SNAPSHOT = b"of a whole store"
+PINNED = PinnedHere(
+    SNAPSHOT, 2, 9, [1, 2], [PreparedAtPin(1, TX, [1, 5]), PreparedAtPin(2, OTHER, [2])], [(2, TX)]
+)
+NOTHING_PINNED = PinnedHere(SNAPSHOT, 0, 0, [], [], [])
 
 TOLD: list[tuple[str, Message, Any]] = [
     ("lock", lock_message(LOCK), LOCK),
@@ -103,9 +115,16 @@ TOLD: list[tuple[str, Message, Any]] = [
         [(0, 1, TX), (0, 2, OTHER)],
     ),
     ("settled", settled_message("settled", []), []),
+    ("ask-settled", settled_message("ask-settled", [(0, 1, TX)]), [(0, 1, TX)]),
     ("forget", forget_message([(1, TX), (2, OTHER)]), [(1, TX), (2, OTHER)]),
     ("ask-over", ids_message("ask-over", [TX, OTHER]), ([TX, OTHER],)),
     ("over", ids_message("over", [OTHER]), ([OTHER],)),
+    ("pin", pin_message(SNAPSHOT, 1, 9), (SNAPSHOT, 1, 9)),
+    ("pinned", pinned_message(PINNED), PINNED),
+    ("pinned", pinned_message(NOTHING_PINNED), NOTHING_PINNED),
+    ("resume", resume_message(SNAPSHOT, 1), (SNAPSHOT, 1)),
+    ("held", held_message(SNAPSHOT, 1, still=True), (SNAPSHOT, 1, True)),
+    ("held", held_message(SNAPSHOT, 1, still=False), (SNAPSHOT, 1, False)),
 ]
 
 
@@ -229,7 +248,8 @@ WRONG: list[tuple[Message, str, Any]] = [
         ]
     ),
     *(
-        (settled_message("settled", [(0, 1, TX)]), *wrong)
+        (settled_message(kind, [(0, 1, TX)]), *wrong)
+        for kind in ("settled", "ask-settled")
         for wrong in [
             put("collectors", []), put("collectors", [-1]), put("partitions", [1, 2]),
             put("partitions", [-1]), put("txs", []), put("txs", [b"short"]), put("txs", [TX, TX]),
@@ -246,6 +266,21 @@ WRONG: list[tuple[Message, str, Any]] = [
     (unlock_message(7, [1, 2]), "partitions", [1, -2]),
     (ids_message("ask-over", [TX]), "txs", [TX, b"short"]),
     (ids_message("over", [TX]), "txs", [b""]),
+    (pin_message(SNAPSHOT, 1, 9), "snapshot", b"short"),
+    (resume_message(SNAPSHOT, 1), "snapshot", b"short"),
+    (held_message(SNAPSHOT, 1, still=True), "snapshot", b""),
+    *(
+        (pinned_message(PINNED), *wrong)
+        for wrong in [
+            *(put("prepared", [row]) for row in [
+                [], 1, b"row", [1, TX], [1, TX, [1], 1], ["1", TX, [1]], [-1, TX, [1]],
+                [1, TX[:15], [1]], [1, None, [1]], [1, TX, [-1]], [1, TX, ["1"]], [1, TX, 1],
+            ]),
+            *(put("committed", [row]) for row in [
+                [], 1, [1], [1, TX, 1], ["1", TX], [-1, TX], [1, b"short"], [1, None],
+            ]),
+        ]
+    ),
 ]  # fmt: skip
 
 

@@ -49,6 +49,7 @@ from tidelog.engine.node.tx_messages import (
 )
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import Streams
+from tidelog.engine.store.live_snapshots import LiveSnapshots
 from tidelog.testing.kv_cursor import MemoryCursor
 from tidelog.wal.records import (
     NamespaceRecord,
@@ -160,7 +161,7 @@ class Primary:
         self.writer, self.streams, self.leases = Writer(), Streams(), Leases(me)
         self.sync_runs: Callable[[], object] = lambda: None
         """Called while a sync is on its way."""
-        files: Any = SimpleNamespace(
+        self.files: Any = SimpleNamespace(
             environment=SimpleNamespace(
                 clock=lambda: 1000, new_id=lambda: b"n" * 16, boottime=lambda: self.now,
                 monotonic=lambda: self.now, reached=lambda _point: None, run=self._run,
@@ -169,8 +170,9 @@ class Primary:
             overlay=Overlay(NoPairs()),  # type: ignore[arg-type]  # it only reads
             writer=self.writer, path="store",
             keeper=SimpleNamespace(note_given_id=lambda _tx_id: None),
+            snapshots=LiveSnapshots(), options=SimpleNamespace(snapshot_memory_max=1 << 20),
         )  # fmt: skip
-        self.log = NodeLog(files, self.streams)
+        self.log = NodeLog(self.files, self.streams)
         self.partitions = Partitions(self.leases, 0.0)
         self.locks, self.post = GroupLocks(lambda: self.now), Told()
         post: Any = self.post
@@ -226,9 +228,15 @@ class Primary:
 
         self.trio(work)
 
-    def all_have(self, partition: int) -> None:
-        """Let the log write, and all copies have it."""
+    def sync(self) -> None:
+        """Let the log write, and sync what went into it without a sync of its own."""
+        self.log.put_barrier(lambda: None)
         self.carry()
+        self.decide_log()
+
+    def all_have(self, partition: int) -> None:
+        """Let the log write, durably, and all copies have it."""
+        self.sync()
         self.stored(partition, *(one for one in self.copies[partition] if one != self.me))
 
     def decide(
