@@ -16,7 +16,7 @@ from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node.prepared import EndCommit
 from tidelog.engine.node.settling import PAUSE_S, TELL_S, Settling
 from tidelog.engine.node.tx_messages import told_of
-from tidelog.wal.records import OutcomesRecord, PrepareRecord
+from tidelog.wal.records import PrepareRecord
 
 ME, BOB, NEAR = (Incarnation(UUID(int=number), 1) for number in (1, 2, 3))
 COMMITS = (b"A".ljust(16, b"."), b"B".ljust(16, b"."))
@@ -186,29 +186,6 @@ def test_who_asks_to_forget_what_nobody_remembers_is_told_to() -> None:
     assert around.told == [], "it is not known here yet"
     around.settling.settled(BOB, [(1, 0, COMMITS[0])])
     assert around.told == [], "that partition is served elsewhere"
-
-
-def test_a_new_copy_is_told_what_is_remembered() -> None:
-    around = Around()
-    first, second = around.commit("A", 1), around.commit("B", 2)
-    around.settling.admitted(0)
-    [commit] = around.queue
-    around.carry()
-    [record] = commit.ended()
-    assert isinstance(record, OutcomesRecord)
-    assert [one.tx_id for one in record.committed] == [first, second]
-    assert [one.near for one in record.committed] == [(NEAR.member.bytes, 1)] * 2
-    assert (record.forgotten, around.remembered()) == ((), [first, second])
-
-
-def test_a_new_copy_is_not_told_what_is_about_to_be_forgotten() -> None:
-    # It came into the log behind the word that it is forgotten, and stayed for ever.
-    around = Around()
-    first, second = around.commit("A", 1), around.commit("B", 2)
-    around.settling.forget([(0, first)])
-    around.settling.admitted(0)
-    around.carry()
-    assert around.remembered() == [second]
 
 
 def test_a_new_author_settles_what_is_remembered() -> None:

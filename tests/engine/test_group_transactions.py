@@ -55,7 +55,9 @@ class Client:
         self.number, self.wanted = number, wanted
         self.told: list[Exception | None] = []
 
-    def done(self, error: Exception | None, _time: int, _runs: Sequence[Run]) -> None:
+    def done(
+        self, error: Exception | None, _time: int, _logged: bytes, _runs: Sequence[Run]
+    ) -> None:
         self.told.append(error)
 
     @property

@@ -75,7 +75,7 @@ class Around:
         self.near.decided(topology())
 
     def begin(self, wanted: WantedCommit, home: int = 0, deadline: float = FOREVER) -> None:
-        def done(error: Exception | None, time: int, runs: Sequence[Run]) -> None:
+        def done(error: Exception | None, time: int, _logged: bytes, runs: Sequence[Run]) -> None:
             self.ends.append((error, time, tuple(runs)))
 
         self.near.begin(wanted, home, deadline, done)

@@ -553,7 +553,7 @@ def test_a_resume_counts_for_its_snapshot_and_its_attempt() -> None:
     assert at.resume(TWO, 2) == still(TWO, 2, held=False)
     assert at.resume(ONE, 1) == still(ONE, 1, held=False)
     assert is_held(at)
-    assert at.resume(ONE, 2) == still(ONE, 2, held=False), "its pin went with the wrong word"
+    assert at.resume(ONE, 2) == still(ONE, 2, held=True), "the older word leaves its pin alone"
     assert not is_held(at)
     at.pin(ONE, 3)
     assert at.resume(ONE, 3) == still(ONE, 3, held=True)

@@ -302,6 +302,10 @@ class Heard:
         self.topologies: list[Topology] = []
         self.messages: list[tuple[Incarnation, Message]] = []
         self.ticks = 0
+        self.failures = 0
+
+    def log_failed(self) -> None:
+        self.failures += 1
 
     def sealed(self, partition: int) -> None:
         self.of_epochs.append(("sealed", partition))

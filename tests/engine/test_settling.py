@@ -33,7 +33,6 @@ from tidelog.engine.node.tx_messages import (
 from tidelog.wal.records import (
     CommitRecord,
     OutcomesRecord,
-    Participant,
     Record,
     RollbackRecord,
     Run,
@@ -627,28 +626,6 @@ def test_words_that_come_again_while_a_near_member_is_asked_leave_nothing_behind
     assert at.kinds() == [("bob", "forget")]
     having: dict[Any, Any] = at.settling._having
     assert having == {}
-
-
-def test_a_copy_that_follows_from_now_on_hears_what_is_remembered() -> None:
-    at = done()
-    [known] = at.state.copies.remembered[HOME].values()
-    at.settling.admitted(HOME)
-    at.settling.admitted(4)
-    assert ends(at) == [OutcomesRecord(partition=HOME, committed=(known,))]
-    assert at.state.copies.remembered[HOME] == {TX: known}
-    assert known.participants == (
-        Participant(0, 1, 1), Participant(3, 1, 1), Participant(5, 1, 1)
-    )  # fmt: skip
-
-
-def test_a_copy_that_follows_from_now_on_does_not_bring_back_what_is_about_to_be_forgotten() -> (
-    None
-):
-    at = done()
-    at.settling.forget([(HOME, TX)])
-    at.settling.admitted(HOME)
-    at.carry()
-    assert at.state.copies.remembered == {}
 
 
 # ------------------------------------------------------------------ all roles of one member

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count, permutations
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -24,6 +25,8 @@ from tidelog.engine.node.tx_messages import PinnedHere, PreparedAtPin
 from tidelog.errors import SnapshotExpiredError
 
 EVERYBODY = (ME, BOB, CID)
+ELSEWHERE = Incarnation(UUID(int=99), 1)
+"""A member that serves nothing: what it says goes to all in their order."""
 DECIDED = 9
 """Decisions that have taken effect, in topologies of tests."""
 SERVED = {
@@ -35,11 +38,11 @@ SERVED = {
 class Taker:
     """One that takes snapshots, and what became of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: Incarnation = ELSEWHERE) -> None:
         self.now, self.post = 100.0, Told()
         post: Any = self.post
         numbers = count(1)
-        self.snapshots = Snapshots(post, lambda: name(next(numbers)), lambda: self.now)
+        self.snapshots = Snapshots(me, post, lambda: name(next(numbers)), lambda: self.now)
         self.snapshots.decided(topology())
         self.ended: list[TakenSnapshot | Exception] = []
 
@@ -382,3 +385,12 @@ def test_what_a_snapshot_shows_of_what_was_prepared(
     made = [told(ME, prepared=prepared, committed=committed) for prepared, committed in pins]
     assert shown_of(made) == shown
     assert shown_of(reversed(made)) == shown
+
+
+def test_a_member_tells_itself_last() -> None:
+    # It answers at once, and what that begins must not come before what others are told.
+    at = Taker(BOB)
+    at.take()
+    assert [to for to, _, _ in at.said()] == ["me", "cid", "bob"]
+    at.pinned(*EVERYBODY)
+    assert [to for to, _, _ in at.said()] == ["me", "cid", "bob"]

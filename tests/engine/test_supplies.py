@@ -44,7 +44,9 @@ from tidelog.errors import CorruptLogError
 from tidelog.rebalance.choosing import LogReach, SupplyKind
 from tidelog.wal.records import (
     AdmitRecord,
+    Committed,
     CommitUptoRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     Run,
@@ -67,8 +69,6 @@ class Around:
         self.started: list[Return] = []
         self.closed: set[int] = set()
         self.told: list[Any] = []
-        self.admitted: list[tuple[int, bool]] = []
-        """The partitions of which a new copy is to hear what is remembered, and if it follows."""
         self.outflow = cast(Any, SimpleNamespace(tell=lambda *said: self.told.append(said)))
         self.log = cast(Any, SimpleNamespace(state=state_of(), failure=None))
         files: Any = SimpleNamespace(keeper=SimpleNamespace(directory=None))
@@ -77,14 +77,9 @@ class Around:
         tasks: Any = SimpleNamespace(begin=self._begin)
         self.here = Supplies(
             ME, files, self.log, partitions, self.streams, self.outflow, decisions,
-            lambda: self.now, lambda _point: None, lambda _partition: None, self._admitted,
-            tasks,
+            lambda: self.now, lambda _point: None, lambda _partition: None, tasks,
         )  # fmt: skip
         self.decide(copies())
-
-    def _admitted(self, partition: int) -> None:
-        stream = self.streams.get(partition)
-        self.admitted.append((partition, stream is not None and CID in stream.followers))
 
     def _begin(self, _work: object, returning: Return) -> bool:
         self.started.append(returning)
@@ -305,25 +300,14 @@ def test_a_copy_below_whose_numbers_something_is_pending_here_has_to_wait() -> N
     assert at.started == []
 
 
-def test_what_is_remembered_is_told_behind_the_moment_of_an_admission() -> None:
+def test_what_is_remembered_goes_with_an_admission() -> None:
     at = Around()
     report = behind(at)
-    at.log.put_barrier = lambda then: then()
-
-    async def scenario() -> None:
-        with trio.move_on_after(1):  # nobody answers
-            await at.here._admit(at.returning(), {0: report}, {0: REACHES})
-
-    trio.run(scenario, clock=MockClock(autojump_threshold=0))
-    assert at.admitted == [(0, True)], "what is told from then on goes to it, too"
-    at.decide(copies(moving=()))
-
-    async def another() -> None:
-        with pytest.raises(StoppedError):
-            await at.here._admit(at.returning(), {0: report}, {0: REACHES})
-
-    trio.run(another, clock=MockClock(autojump_threshold=0))
-    assert at.admitted == [(0, True)], "nobody was admitted"
+    one = Committed(b"t" * 16, 1, (b"n" * 16, 1), 7, Run(0, 1, 3, 1), (Participant(0, 1, 1),))
+    at.log.state.copies.take_outcomes(OutcomesRecord(partition=0, committed=(one,)))
+    admitted = at.here._admitted(at.returning(), report, REACHES, {})
+    assert admitted is not None
+    assert [row.committed for row in admitted.outcomes] == [(one,)]
 
 
 def no_history(at: Around, report: Report) -> Report:
