@@ -161,7 +161,7 @@ class Primary:
         self.writer, self.streams, self.leases = Writer(), Streams(), Leases(me)
         self.sync_runs: Callable[[], object] = lambda: None
         """Called while a sync is on its way."""
-        self.files: Any = SimpleNamespace(
+        files: Any = SimpleNamespace(
             environment=SimpleNamespace(
                 clock=lambda: 1000, new_id=lambda: b"n" * 16, boottime=lambda: self.now,
                 monotonic=lambda: self.now, reached=lambda _point: None, run=self._run,
@@ -172,7 +172,8 @@ class Primary:
             keeper=SimpleNamespace(note_given_id=lambda _tx_id: None),
             snapshots=LiveSnapshots(), options=SimpleNamespace(snapshot_memory_max=1 << 20),
         )  # fmt: skip
-        self.log = NodeLog(self.files, self.streams)
+        self.files = files
+        self.log = NodeLog(files, self.streams)
         self.partitions = Partitions(self.leases, 0.0)
         self.locks, self.post = GroupLocks(lambda: self.now), Told()
         post: Any = self.post
