@@ -152,7 +152,6 @@ class Participating:
         locks: GroupLocks,
         post: Post,
         now: Callable[[], float],
-        reached: Callable[[str], None],
     ) -> None:
         self._log = log
         self._partitions = partitions
@@ -160,7 +159,6 @@ class Participating:
         self._locks = locks
         self._post = post
         self._now = now
-        self._reached = reached
         self._topology = Topology()
         self._works: dict[tuple[int, bytes], Work] = {}
         self._asks: dict[tuple[Incarnation, int, int], Work] = {}

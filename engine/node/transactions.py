@@ -46,7 +46,7 @@ class Transactions:
         self.locks = GroupLocks(now)
         post = Post(me, outflow)
         self.near = Near(me, post, log.new_id, now, reached)
-        self.participating = Participating(log, partitions, streams, self.locks, post, now, reached)
+        self.participating = Participating(log, partitions, streams, self.locks, post, now)
         self.settling = Settling(log, partitions, self.participating, post, now)
         self.pinning = Pinning(
             files, log, partitions, streams, self.participating, post,

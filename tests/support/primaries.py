@@ -178,9 +178,8 @@ class Primary:
         self.locks, self.post = GroupLocks(lambda: self.now), Told()
         post: Any = self.post
         self.here = Participating(
-            self.log, self.partitions, self.streams, self.locks, post, lambda: self.now,
-            lambda _point: None,
-        )  # fmt: skip
+            self.log, self.partitions, self.streams, self.locks, post, lambda: self.now
+        )
         self.settling = Settling(self.log, self.partitions, self.here, post, lambda: self.now)
         self.log.advanced = self.here.advanced
         self.decide()
