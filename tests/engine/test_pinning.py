@@ -695,6 +695,16 @@ def test_of_too_many_the_oldest_ends() -> None:
         at.view(snapshot=name)
 
 
+def test_a_snapshot_that_is_taken_again_is_none_of_the_oldest() -> None:
+    at = Pinned()
+    names = [number.to_bytes(16, "big") for number in range(PINS_MAX)]
+    for name in (*names, names[0], ONE):
+        at.pin(name)
+        at.resume(name)
+    assert "no such snapshot" in expired(at, names[1])
+    at.view(snapshot=names[0])
+
+
 def test_of_too_many_that_share_a_pin_it_stays() -> None:
     at = Pinned()
     names = [number.to_bytes(16, "big") for number in range(PINS_MAX + 1)]
