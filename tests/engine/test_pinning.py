@@ -510,6 +510,16 @@ def test_a_hold_ends_after_a_while_though_nobody_says_so() -> None:
     assert "no such snapshot" in expired(at, TWO)
 
 
+def test_who_was_waited_for_in_an_earlier_hold_is_not_in_a_later_one() -> None:
+    at = Pinned()
+    at.pin(ONE)
+    at.now += HOLD_S
+    at.go_on()
+    at.pin(TWO)
+    assert at.resume(TWO) == still(TWO, 1, held=True)
+    assert not is_held(at)
+
+
 def test_a_hold_takes_its_time_anew() -> None:
     at = Pinned()
     at.pin()
