@@ -501,13 +501,23 @@ def test_a_hold_ends_after_a_while_though_nobody_says_so() -> None:
     at.go_on()
     assert is_held(at)
     at.pin(TWO)
-    at.now += 0.001
+    at.now = 100.0 + HOLD_S
     assert at.resume() == still(ONE, 1, held=False), "the time is over, whoever notices it"
     assert is_held(at)
     at.go_on()
     assert not is_held(at)
     assert at.resume(TWO) == still(TWO, 1, held=False)
     assert "no such snapshot" in expired(at, TWO)
+
+
+def test_who_was_waited_for_in_an_earlier_hold_is_not_in_a_later_one() -> None:
+    at = Pinned()
+    at.pin(ONE)
+    at.now += HOLD_S
+    at.go_on()
+    at.pin(TWO)
+    assert at.resume(TWO) == still(TWO, 1, held=True)
+    assert not is_held(at)
 
 
 def test_a_hold_takes_its_time_anew() -> None:
@@ -693,6 +703,16 @@ def test_of_too_many_the_oldest_ends() -> None:
         oldest.view(frozenset(), ())
     for name in names[1:]:
         at.view(snapshot=name)
+
+
+def test_a_snapshot_that_is_taken_again_is_none_of_the_oldest() -> None:
+    at = Pinned()
+    names = [number.to_bytes(16, "big") for number in range(PINS_MAX)]
+    for name in (*names, names[0], ONE):
+        at.pin(name)
+        at.resume(name)
+    assert "no such snapshot" in expired(at, names[1])
+    at.view(snapshot=names[0])
 
 
 def test_of_too_many_that_share_a_pin_it_stays() -> None:
