@@ -159,7 +159,6 @@ class Pinning:
         self._ends: dict[int, int] = {}
         """The last PREPARE of each stream at the pin of the hold."""
         self._until = float("-inf")
-        self._joined: list[_Joined] = []
         self._holding: set[tuple[bytes, int]] = set()
         """Snapshots and attempts that have not let go."""
 
@@ -189,7 +188,6 @@ class Pinning:
         while len(self._pins) > PINS_MAX:
             self._drop(next(iter(self._pins)), "too many others came behind it")
         self._holding.add((joined.snapshot, joined.attempt))
-        self._joined.append(joined)
         self._tasks.begin(self._tell_pinned, joined)
 
     def _begin(self) -> None:
@@ -290,7 +288,6 @@ class Pinning:
 
     def _let_go(self) -> None:
         self._holding.clear()
-        self._joined.clear()
         self._newest = None
         if self._log.held:
             self._log.let_go()
