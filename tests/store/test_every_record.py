@@ -40,9 +40,11 @@ from tidelog.wal.records import (
     Closed,
     Columns,
     CommitRecord,
+    Committed,
     CommitUptoRecord,
     Opened,
     OpenRecord,
+    OutcomesRecord,
     Participant,
     PrepareRecord,
     Record,
@@ -94,7 +96,7 @@ class Maker(NamedTuple):
 
 def of_partition_2(w: Maker, epoch: int, first: int) -> list[Record]:
     """Transactions of two steps, and an epoch that settles the last one."""
-    both, alone, never, gone = (Run(2, epoch, first + n, 1) for n in range(4))
+    before, both, alone, never, gone = (Run(2, epoch, first + n, 1) for n in range(-1, 4))
     keys, other = keys_of(2, 4, b"copied"), Participant(0, epoch, 1)
     return [
         w.prepare(1, both, keys[0], other),
@@ -104,6 +106,11 @@ def of_partition_2(w: Maker, epoch: int, first: int) -> list[Record]:
         CommitRecord(
             tx_id=tx_id(1), attempt=1, time=w.time, participants=(both, Run(0, epoch, 99, 1)),
             applied=(2,),
+        ),
+        OutcomesRecord(
+            partition=2,
+            committed=(Committed(tx_id(5), 1, (MEMBER, 1), w.time, before, (other,)),),
+            forgotten=(tx_id(1),),
         ),
         CommitUptoRecord(rows=(Upto(2, epoch, alone.first),)),
         RollbackRecord(tx_id=tx_id(3), time=w.time, reason="told", runs=(never,)),
