@@ -24,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -204,35 +205,37 @@ def one_copy(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     return _page(figures, stages, arguments.rounds, lacking, load)
 
 
+def in_rounds(rounds: int, once: Callable[[], None]) -> float:
+    """Measure again and again; returns the load of the machine before that."""
+    load = os.getloadavg()[0]
+    for number in range(rounds):
+        once()
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return load
+
+
 def three_copies(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     """Measure what has three copies; returns its part of the page."""
-    load = os.getloadavg()[0]
     sides, lacking = copies.sides_here()
     figures = copies.Figures(lacking=lacking)
-    for number in range(arguments.rounds):
-        copies.copies_round(sides, folder, arguments.seconds, figures)
-        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
+    once = partial(copies.copies_round, sides, folder, arguments.seconds, figures)
+    load = in_rounds(arguments.rounds, once)
     return copies.page(figures, arguments.rounds, load)
 
 
 def several_keys(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     """Measure transactions of several keys; returns their part of the page."""
-    load = os.getloadavg()[0]
     sides, lacking = transactions.sides_here()
     figures = transactions.Figures(lacking=lacking)
-    for number in range(arguments.rounds):
-        transactions.transactions_round(sides, folder, arguments.seconds, figures)
-        print(f"round {number + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
+    once = partial(transactions.transactions_round, sides, folder, arguments.seconds, figures)
+    load = in_rounds(arguments.rounds, once)
     return transactions.page(figures, arguments.rounds, load)
 
 
 def comes_back(arguments: argparse.Namespace, folder: Path) -> Iterator[str]:
     """Measure copies that come back; returns its part of the page."""
-    load = os.getloadavg()[0]
     rounds, figures = min(arguments.rounds, REBALANCES_MAX), rebalance.Figures()
-    for number in range(rounds):
-        rebalance.rebalance_round(folder, figures)
-        print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    load = in_rounds(rounds, partial(rebalance.rebalance_round, folder, figures))
     return rebalance.page(figures, rounds, load)
 
 

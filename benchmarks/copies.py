@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from math import isnan, nan
 from pathlib import Path
@@ -19,22 +18,25 @@ from statistics import median
 import etcd
 import pysync
 from kills import AFTER_S, CLIENTS, Dip, kill_of_etcd, kill_of_member
-from loads import PYSYNCOBJ, Ask, Load, fill, in_child, load_of
-from members import Layout, members_up
+from loads import PYSYNCOBJ, Ask, Load, in_child, load_of
+from members import Layout
 from report import table
 from sides import (
     ETCD,
     ETCD_GO,
-    ETCD_TASKS,
     OURS,
     PYSYNC,
     SIDES,
+    Place,
     Row,
     Side,
     Target,
+    both_up,
     cpu_table,
+    lacks_etcd,
     measured,
     rate_table,
+    told_once,
     verdict_table,
 )
 from stages import staged_round
@@ -75,14 +77,8 @@ class Figures:
 
 def sides_here() -> tuple[list[Side], list[str]]:
     """Who can take part on this machine, and why the others cannot."""
-    reasons = {
-        ETCD: etcd.missing(),
-        ETCD_TASKS: etcd.missing(),
-        ETCD_GO: etcd.missing() or etcd.lacks_go(),
-        PYSYNC: pysync.missing(),
-    }
-    lacking = dict.fromkeys(reason for reason in reasons.values() if reason)
-    return [side for side in SIDES if not reasons.get(side)], list(lacking)
+    lacks = lacks_etcd() | {PYSYNC: pysync.missing()}
+    return [side for side in SIDES if not lacks.get(side)], told_once(lacks)
 
 
 def copies_round(sides: Iterable[Side], folder: Path, seconds: float, figures: Figures) -> None:
@@ -101,16 +97,7 @@ def copies_round(sides: Iterable[Side], folder: Path, seconds: float, figures: F
 def _loads(sides: list[Side], folder: Path, seconds: float, figures: Figures) -> None:
     together = [side for side in sides if side != PYSYNC]
     try:
-        with ExitStack() as up:
-            places: dict[str, tuple[str, tuple[int, ...]]] = {}
-            cluster = up.enter_context(members_up(folder / OURS, backups=BACKUPS))
-            places[OURS] = cluster.url, cluster.pids
-            if ETCD in sides:
-                (folder / "etcd-3").mkdir(parents=True)
-                other = up.enter_context(etcd.running(folder / "etcd-3", 3))
-                places["etcd-3"] = other.leader, other.pids
-            for peer, (where, _) in places.items():
-                in_child(fill, Ask(peer, where, "put", "threads", 32, 0))
+        with both_up(folder, sides, BACKUPS) as (_, places):
             for number, row in enumerate(ROWS):
                 turn = number % len(together)
                 for side in (*together[turn:], *together[:turn]):
@@ -127,7 +114,7 @@ def _loads(sides: list[Side], folder: Path, seconds: float, figures: Figures) ->
 def _load(
     row: Row,
     side: Side,
-    place: tuple[str, tuple[int, ...]],
+    place: Place,
     seconds: float,
     figures: Figures,
 ) -> None:

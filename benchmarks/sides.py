@@ -1,5 +1,7 @@
 """Who is measured beside whom under one load after the other, what ratios must be, and the tables.
 
+How those start that are measured in turn stands here, too: they have the same pairs.
+
 A side is a peer with one form of its clients.  Ratios are taken within a round; verdicts and tables
 are about the medians of all rounds.
 """
@@ -7,10 +9,14 @@ are about the medians of all rounds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from loads import PYSYNCOBJ, Load
+import etcd
+from loads import PYSYNCOBJ, Ask, Load, fill, in_child
+from members import Members, members_up
 from report import table
 
 
@@ -30,6 +36,8 @@ ETCD, ETCD_TASKS, ETCD_GO = (Side("etcd-3", form) for form in ("threads", "tasks
 PYSYNC = Side(PYSYNCOBJ, "threads")
 SIDES = (ETCD, ETCD_TASKS, ETCD_GO, PYSYNC, THREADS, TASKS)
 
+Place = tuple[str, tuple[int, ...]]
+"""What clients of a peer connect to, and the processes whose time counts."""
 Row = tuple[str, int]
 """What is done, and by how many clients."""
 Loads = Mapping[tuple[Row, Side], Sequence[Load]]
@@ -43,6 +51,37 @@ class Target(NamedTuple):
     against: Side
     must: float | None
     aim: float | None
+
+
+def lacks_etcd() -> dict[Side, str | None]:
+    """Why sides of etcd cannot take part on this machine, if so."""
+    lacks = etcd.missing()
+    return {ETCD: lacks, ETCD_TASKS: lacks, ETCD_GO: lacks or etcd.lacks_go()}
+
+
+def told_once(lacks: Mapping[Side, str | None]) -> list[str]:
+    """The reasons why sides do not take part."""
+    return list(dict.fromkeys(reason for reason in lacks.values() if reason))
+
+
+@contextmanager
+def both_up(
+    folder: Path, sides: Sequence[Side], backups: int
+) -> Iterator[tuple[Members, Mapping[str, Place]]]:
+    """Start our members, and etcd if it takes part, each with all pairs.
+
+    Yields our members, and by peer where it is.
+    """
+    with ExitStack() as up:
+        ours = up.enter_context(members_up(folder / OURS, backups=backups))
+        places: dict[str, Place] = {OURS: (ours.url, ours.pids)}
+        if ETCD in sides:
+            (folder / ETCD.peer).mkdir(parents=True)
+            other = up.enter_context(etcd.running(folder / ETCD.peer, 3))
+            places[ETCD.peer] = other.leader, other.pids
+        for peer, (where, _) in places.items():
+            in_child(fill, Ask(peer, where, "put", "threads", 32, 0))
+        yield ours, places
 
 
 def measured(loads: Loads) -> list[Side]:

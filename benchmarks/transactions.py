@@ -14,7 +14,7 @@ import random
 import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -26,32 +26,33 @@ from loads import (
     Ask,
     Load,
     Meter,
-    fill,
     from_tasks,
     from_threads,
     in_child,
     load_told,
     shares_of,
 )
-from members import Members, members_up
+from members import Members
 from report import table
 from sides import (
     ETCD,
     ETCD_GO,
     ETCD_TASKS,
     OURS,
-    SIDES,
     TASKS,
     THREADS,
     Loads,
     Row,
     Side,
     Target,
+    both_up,
     cpu_table,
+    lacks_etcd,
     measured,
     name_of,
     rate_table,
     ratios_of,
+    told_once,
     verdict_table,
 )
 from workloads import KEY_BYTES, WRITTEN, keys_of, pairs_of
@@ -250,14 +251,8 @@ class Figures:
 
 def sides_here() -> tuple[list[Side], list[str]]:
     """Who can take part on this machine, and why the others cannot."""
-    reasons = {
-        ETCD: etcd.missing(),
-        ETCD_TASKS: etcd.missing(),
-        ETCD_GO: etcd.missing() or etcd.lacks_go(),
-    }
-    sides = (*reasons, THREADS, TASKS)
-    lacking = dict.fromkeys(reason for reason in reasons.values() if reason)
-    return [side for side in SIDES if side in sides and not reasons.get(side)], list(lacking)
+    lacks = lacks_etcd()
+    return [side for side in (*lacks, THREADS, TASKS) if not lacks.get(side)], told_once(lacks)
 
 
 def transactions_round(
@@ -265,15 +260,7 @@ def transactions_round(
 ) -> None:
     """Measure everything once: a row of all sides, then the next row."""
     try:
-        with ExitStack() as up:
-            cluster = up.enter_context(members_up(folder / OURS, backups=BACKUPS))
-            places = {OURS: (cluster.url, cluster.pids)}
-            if ETCD in sides:
-                (folder / "etcd-3").mkdir(parents=True)
-                other = up.enter_context(etcd.running(folder / "etcd-3", 3))
-                places["etcd-3"] = other.leader, other.pids
-            for peer, (where, _) in places.items():
-                in_child(fill, Ask(peer, where, "put", "threads", 32, 0))
+        with both_up(folder, sides, BACKUPS) as (cluster, places):
             files = write_draws(folder, cluster)
             rows = [(draw, clients) for draw in DRAWS for clients in CLIENTS]
             for number, (draw, clients) in enumerate(rows):

@@ -94,10 +94,7 @@ def test_the_coordinator_and_both_primaries_die_behind_the_prepares() -> None:
     async def scenario(three: Three) -> None:
         await three.put(p=b"old", q=b"old", r=b"old")
         await three.at.quiesce()
-        for one in three.at.names:
-            for other in three.at.names:
-                if one != other:
-                    three.at.hold("decision", src=one, dst=other)
+        three.hold_everywhere("decision")
         tx = await three.begin({"p": b"new", "q": b"new"})
         await tx.answer()
         coordinator = three.at.coordinator()
@@ -113,10 +110,7 @@ def test_sole_copies_and_pairs_settle_behind_a_restart_of_all(backups: int) -> N
     async def scenario(three: Three) -> None:
         await three.put(p=b"old", q=b"old", r=b"old")
         await three.at.quiesce()
-        for one in three.at.names:
-            for other in three.at.names:
-                if one != other:
-                    three.at.hold("decision", src=one, dst=other)
+        three.hold_everywhere("decision")
         tx = await three.begin({"p": b"new", "q": b"new"})
         await tx.answer()
         await three.p.fall(*three.at.names)

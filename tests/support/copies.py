@@ -10,6 +10,7 @@ live(scenario, seed=7)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -28,6 +29,7 @@ from tidelog.engine.store.options import Options
 from tidelog.errors import TidelogError
 from tidelog.rebalance.choosing import SupplyKind
 from tidelog.testing import SimCluster
+from tidelog.testing.process import leaves
 
 PARTITIONS = 2
 STAYING = Timing(swap_pause=1e6)
@@ -388,3 +390,13 @@ class Writers:
             found = await self._map.get(self._group.at.key(self._group.partition, i))
             last = self.acknowledged.get(i, 0)
             assert last <= int(found or b"0") <= asked, f"key {i}: {found!r}, {last} was told"
+
+
+def assert_found(told: str, run: Callable[[], object]) -> None:
+    """Check that a run fails, and that what it tells matches a pattern."""
+    found = ""
+    try:
+        run()
+    except Exception as error:
+        found = "; ".join(str(leaf) for leaf in leaves(error))
+    assert re.search(told, found), found or "nothing was found"

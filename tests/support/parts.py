@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import permutations
 from typing import Any
 
 import trio
@@ -178,6 +179,11 @@ class Three:
             for name in self.at.running()
         )
 
+    def hold_everywhere(self, kind: str) -> None:
+        """Hold messages of a kind between any two members."""
+        for one, other in permutations(self.at.names, 2):
+            self.at.hold(kind, src=one, dst=other)
+
     async def over(self, tx: Begun) -> None:
         """Wait until nobody holds anything of a transaction any more."""
         await self.until(lambda: not self.is_under_way(tx))
@@ -226,6 +232,12 @@ class Reading:
             found = await self._client.answer(self._request)
         value: bytes | None = found[0][0]
         return value
+
+    async def seen_within(self, seconds: float) -> bytes | None:
+        """Return what was read within some time; None also if there was a failure or no answer."""
+        with trio.move_on_after(seconds), suppress(FailureError):
+            return await self.value()
+        return None
 
     async def is_answered(self, seconds: float) -> bool:
         """Tell whether there is an answer of any kind within some time."""
