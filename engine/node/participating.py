@@ -169,7 +169,7 @@ class Participating:
         """Those whose word waits for a lease, or for the end of a hold (Q5)."""
         self._refused: dict[int, dict[tuple[bytes, int], Incarnation]] = {}
         """What was refused before it came, by partition, and who could send it."""
-        self._fences: dict[int, int] = {}
+        self._locked_upto: dict[int, int] = {}
         """The last item of a stream whose locks were older than it (Q3)."""
         self.committed_here: Callable[[int, bytes], object] = lambda _partition, _tx_id: None
         """Hears of commits that all copies of a partition have."""
@@ -196,7 +196,7 @@ class Participating:
 
         Locks that are older than their PREPARE are known here only.
         """
-        if number < self._fences.get(partition, 0):
+        if number < self._locked_upto.get(partition, 0):
             return False
         return not any(
             work.partition == partition and (work.was_locked or work.phase in _HOLDS_ONLY)
@@ -456,7 +456,7 @@ class Participating:
         work.run, work.time = Run(*commit.runs[:4]), commit.time
         stream = self._streams.get(work.partition)
         if work.was_locked and stream is not None:
-            self._fences[work.partition] = stream.prepared
+            self._locked_upto[work.partition] = stream.prepared
         work.phase = "prepared"
         if len(work.participants) == 1:
             self._drop(work)  # that was its commit
@@ -607,7 +607,7 @@ class Participating:
             self._drop(work)
         self._untold = [work for work in self._untold if work.partition != partition]
         self._refused.pop(partition, None)
-        self._fences.pop(partition, None)
+        self._locked_upto.pop(partition, None)
 
     def opened(self, partition: int) -> None:
         """Lock again what is pending in a partition that is served from now on."""
