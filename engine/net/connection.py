@@ -3,8 +3,9 @@
 Invariants:
 
 - ``send`` neither waits nor fails for what the peer does.  It writes at once if nothing waits, and
-  no request of the peer is open, whose answer could go into the same frame.  Else one task writes:
-  it takes all that is there at each wake-up, as one frame.
+  no request of the peer is open, whose answer could go into the same frame; while messages are
+  gathered, at the end of that.  Else one task writes: it takes all that is there at each wake-up, as
+  one frame.
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
 - A client is never told ``full``: while it takes no answers none of its requests is taken.
@@ -21,6 +22,7 @@ import trio
 
 from ..system.environment import Stream
 from .frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
+from .gathering import Gathering
 from .handshake import Introduction, Refusal, heard
 from .kinds import BY_NAME, CLIENT, DATA, checked_message
 from .outbox import Outbox
@@ -50,6 +52,7 @@ class Connection:
         *,
         outgoing: bool,
         outbox_bytes: int,
+        gathering: Gathering,
     ) -> None:
         self.other = other
         """Who the other end is, as it said."""
@@ -67,6 +70,9 @@ class Connection:
         self._decoder = decoder
         self._told = mine.decided
         self._outbox = Outbox(outbox_bytes)
+        self._gathering = gathering
+        self._is_gathered = False
+        """Whether what waits is about to be written."""
         self._writes = False
         """Whether the task that writes waits for the other end to take the rest of a frame."""
         self._open = 0
@@ -101,14 +107,25 @@ class Connection:
         idle = not self._outbox and not self._writes
         self._outbox.put(pack_message(message))
         self._open = max(self._open - 1, 0)
+        if self._is_gathered:
+            return "queued"
         if idle and not self._open:
+            self._is_gathered = self._gathering.takes(self)
+            return "queued" if self._is_gathered else self.flush()
+        self._wake.set()
+        return "queued"
+
+    def flush(self) -> Sent:
+        """Write what waits."""
+        self._is_gathered = False
+        if self.up:
             try:
                 self._outbox.put_back(self._send_frame())
             except OSError as error:
                 self.end(error)
                 return "down"
-        if self._outbox:
-            self._wake.set()
+            if self._outbox:
+                self._wake.set()
         return "queued"
 
     def end(self, reason: Exception | None = None) -> None:

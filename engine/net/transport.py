@@ -30,6 +30,7 @@ from ..system.environment import Address, Environment, Listener, Stream, address
 from .complaints import Complaints
 from .connection import Connection, Sent, hear, say
 from .frames import FrameDecoder, FrameError, Message
+from .gathering import Gathering
 from .handshake import Introduction, OutOf, Refusal, Role, judge_answer, judge_caller
 from .kinds import CLIENT, CONTROL, DATA, Channel
 from .links import Links
@@ -115,6 +116,8 @@ class Transport:
         """Empty until it is known; its owner sets it then."""
         self.decided = 0
         """How many decisions are known here; its owner counts."""
+        self.gathering = Gathering()
+        """Around what may send several messages to one peer."""
         self._environment = environment
         self._events = events
         self._member = member
@@ -403,14 +406,19 @@ class Transport:
         outgoing: bool,
     ) -> Connection:
         return Connection(
-            stream, decoder, mine, other, outgoing=outgoing, outbox_bytes=self._outbox_bytes
-        )
+            stream, decoder, mine, other, outgoing=outgoing, outbox_bytes=self._outbox_bytes,
+            gathering=self.gathering,
+        )  # fmt: skip
 
     async def _live(self, connection: Connection, arrived: Callable[[list[Message]], None]) -> None:
+        def taken(messages: list[Message]) -> None:
+            with self.gathering:
+                arrived(messages)
+
         try:
             self._events.up(connection)
             await connection.live(
-                arrived, lambda: self._events.room(connection), lambda: self.decided
+                taken, lambda: self._events.room(connection), lambda: self.decided
             )
         finally:
             connection.end()

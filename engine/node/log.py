@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from threading import Lock
 
@@ -78,9 +79,16 @@ class NodeLog:
     see them."""
 
     def __init__(
-        self, files: StoreFiles, streams: Streams, pump: Callable[[], object] = lambda: None
+        self,
+        files: StoreFiles,
+        streams: Streams,
+        pump: Callable[[], object] = lambda: None,
+        gathering: AbstractContextManager[None] | None = None,
     ) -> None:
-        """``pump`` is called when there is something new in the streams."""
+        """``pump`` is called when there is something new in the streams.
+
+        ``gathering`` is around all that a group lets go on.
+        """
         self.environment = files.environment
         self.mutex = files.mutex
         self.state = files.state
@@ -105,6 +113,7 @@ class NodeLog:
         self._end = CommitLog(self.context, files.writer, files.environment.monotonic)
         self._streams = streams
         self._pump = pump
+        self._gathering = gathering or nullcontext()
         self._queue: list[Commit | _Barrier] = []
         self._in_flight: list[Commit] = []
         self._undecided = Undecided()
@@ -390,7 +399,10 @@ class NodeLog:
         One word per tick and partition is enough: told with each group it would be half of all
         items.
         """
-        if self.failure is not None or self.held:
+        if self.failure is not None:
+            return
+        self._pump()
+        if self.held:
             return
         if self._streams.untold():
             self._tells = True  # the next frame brings it along
@@ -475,9 +487,10 @@ class NodeLog:
             except (OSError, LogFailedError) as error:
                 self._lose([], [], error)
                 return
-        for partition, number in self._synced():
-            self._streams.logged(partition, number)
-        barrier.then()
+        with self._gathering:
+            for partition, number in self._synced():
+                self._streams.logged(partition, number)
+            barrier.then()
 
     def _synced(self) -> list[tuple[int, int]]:
         """Return the items that were logged without a sync of their own; now there was one."""
@@ -558,7 +571,10 @@ class NodeLog:
                 counters[runs[place]].lower_hwm(runs[place + 2] - 1)
 
     def _stream(self, passed: Sequence[Commit], told: Sequence[Upto]) -> list[tuple[int, int]]:
-        """Give what was appended to the streams, and send it; return partitions and numbers."""
+        """Give what was appended to the streams; return partitions and numbers.
+
+        It is sent at once, but for what several groups have come to: nobody waits for that.
+        """
         now = self.environment.boottime()
         numbers = self._streams.tell(told, now)
         for commit in passed:
@@ -573,7 +589,7 @@ class NodeLog:
                 if number:
                     self._undecided.add(commit)
                     numbers.append((commit.record_prepared.run.partition, number))
-        if numbers:
+        if numbers and not all(isinstance(commit, EndCommit) for commit in passed):
             self._pump()
         return numbers
 
@@ -601,15 +617,16 @@ class NodeLog:
         self._in_flight = []
         self.groups += 1
         self.commits += len(passed)
-        for commit in group:
-            if commit.error is not None and commit.undo is not None:
-                commit.undo()
-        for partition, number in numbers:
-            self._streams.logged(partition, number)
-        after, self._after = self._after, []
-        for then in after:
-            then()
-        self.decide()
+        with self._gathering:
+            for commit in group:
+                if commit.error is not None and commit.undo is not None:
+                    commit.undo()
+            for partition, number in numbers:
+                self._streams.logged(partition, number)
+            after, self._after = self._after, []
+            for then in after:
+                then()
+            self.decide()
 
     def _fail(self, group: list[Commit], cause: BaseException) -> None:
         for commit in group:

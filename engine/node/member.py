@@ -131,7 +131,7 @@ class RunningMember:
         me = self.agreement.me
         streams = Streams()
         outflow = Outflow(self.transport, streams)
-        self.log = NodeLog(opened.files, streams, outflow.pump)
+        self.log = NodeLog(opened.files, streams, outflow.pump, self.transport.gathering)
         patience = timing.lease + timing.member_timeout
         self.partitions = Partitions(self.agreement, self.now + patience)
         followed: dict[int, Following] = {}
@@ -298,8 +298,9 @@ class RunningMember:
         last = again = announced = now()
         while True:
             await trio.sleep(TICK_S)
-            self.requests.tick()
-            self.groups.tick()
+            with self.transport.gathering:
+                self.requests.tick()
+                self.groups.tick()
             if self._unwritten and self.log.failure is None:
                 self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:

@@ -71,6 +71,8 @@ class Settling:
         """At the collector: the partitions that have the end of a commit."""
         self._ripe: dict[bytes, Committed] = {}
         """At the collector: what all partitions have, while the near member may wait for it."""
+        self._leaving: dict[int, dict[bytes, None]] = {}
+        """What is to be forgotten here with the next look, by partition."""
         self._going: set[tuple[int, bytes]] = set()
         """What is about to be forgotten here."""
         self._told_at = float("-inf")
@@ -99,6 +101,7 @@ class Settling:
             self._told_at = now
             self._tell_settled(now)
             self._ask_over()
+            self.write_forgotten()
 
     def _ask(self, work: Work) -> None:
         near = work.near.member.bytes, work.near.boot
@@ -243,6 +246,9 @@ class Settling:
         """Ask near members which transactions are over for them."""
         asked: dict[Incarnation, list[bytes]] = {}
         for tx_id, committed in list(self._ripe.items()):
+            place = committed.run.partition
+            if (place, tx_id) in self._going or tx_id in self._leaving.get(place, ()):
+                continue
             member, boot = committed.near
             near = Incarnation(UUID(bytes=member), boot)
             if self._topology.is_present(near):
@@ -277,16 +283,23 @@ class Settling:
             self._post.tell(author, forget_message(rows))
 
     def forget(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """Forget commits that nobody asks about any more."""
-        by_partition: dict[int, list[bytes]] = {}
+        """Forget commits that nobody asks about any more: with the next look, many at once."""
         for partition, tx_id in rows:
+            self._leaving.setdefault(partition, {})[tx_id] = None
+
+    def write_forgotten(self) -> None:
+        """Let go of what is to be forgotten: a record for each partition."""
+        leaving, self._leaving = self._leaving, {}
+        for partition, tx_ids in leaving.items():
             known = self._remembered(partition) if self._serves(partition) else {}
-            if tx_id in known and (partition, tx_id) not in self._going:
-                self._going.add((partition, tx_id))
-                by_partition.setdefault(partition, []).append(tx_id)
-        for partition, forgotten in by_partition.items():
-            record = OutcomesRecord(partition=partition, forgotten=tuple(forgotten))
-            self._log.put(self._outcomes(record), Haste.COURTESY)
+            forgotten = [
+                tx_id for tx_id in tx_ids
+                if tx_id in known and (partition, tx_id) not in self._going
+            ]  # fmt: skip
+            if forgotten:
+                self._going.update((partition, tx_id) for tx_id in forgotten)
+                record = OutcomesRecord(partition=partition, forgotten=tuple(forgotten))
+                self._log.put(self._outcomes(record), Haste.COURTESY)
 
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here; whoever is new is asked soon."""

@@ -110,6 +110,7 @@ def test_a_commit_is_forgotten_once_all_have_its_end_and_its_leader_waits_no_mor
     around.settling.over([tx_id])
     around.settling.over([tx_id])
     around.settling.forget([(0, tx_id)])
+    around.settling.write_forgotten()
     assert len(around.queue) == 1, "once"
     assert (around.told, around.remembered()) == ([], [tx_id])
     around.carry()
@@ -152,8 +153,10 @@ def test_of_what_is_forgotten_nothing_is_left() -> None:
         for partition in (0, 1):
             around.settling.settled(ME, [(0, partition, tx_id)])
         around.settling.over([tx_id])
+        around.settling.write_forgotten()
         around.settling.settled(ME, [(0, 0, tx_id)])  # said again meanwhile
         around.settling.forget([(0, tx_id)])
+        around.settling.write_forgotten()
         around.carry()
         around.tick()
     settling = around.settling
@@ -167,11 +170,13 @@ def test_what_did_not_get_into_the_log_may_be_forgotten_later() -> None:
     around = Around()
     tx_id = around.commit("A", 1)
     around.settling.forget([(0, tx_id)])
+    around.settling.write_forgotten()
     [lost] = around.queue
     around.queue.clear()
     assert lost.undo is not None
     lost.undo()
     around.settling.forget([(0, tx_id)])
+    around.settling.write_forgotten()
     around.carry()
     assert around.remembered() == []
 

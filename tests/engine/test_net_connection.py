@@ -15,6 +15,7 @@ import trio.testing
 from support.peers import introduction, ping
 from tidelog.engine.net.connection import Connection
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
+from tidelog.engine.net.gathering import Gathering
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import Address
 
@@ -76,11 +77,14 @@ def accepted(wire: Wire) -> Connection:
     return Connection(
         wire, FrameDecoder(), introduction(channel="client"),
         introduction(channel="client", role="client"), outgoing=False, outbox_bytes=1000,
+        gathering=Gathering(),
     )  # fmt: skip
 
 
 async def with_connection(
-    channel: str, body: Callable[[Wire, Connection, list[Message]], object]
+    channel: str,
+    body: Callable[[Wire, Connection, list[Message]], object],
+    gathering: Gathering | None = None,
 ) -> None:
     """Call ``body`` with a connection that was accepted, or made, and what arrived on it."""
     wire, arrived = Wire(), list[Message]()
@@ -88,7 +92,7 @@ async def with_connection(
     other = introduction(channel=channel, role="member" if outgoing else "client")
     connection = Connection(
         wire, FrameDecoder(), introduction(channel=channel), other,
-        outgoing=outgoing, outbox_bytes=1000,
+        outgoing=outgoing, outbox_bytes=1000, gathering=gathering or Gathering(),
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.live, arrived.extend, lambda: None, lambda: 0)
@@ -114,6 +118,82 @@ async def test_a_message_leaves_at_once_if_nothing_waits() -> None:
             assert wire.frames() == [[ping(one)] for one in range(number + 1)]
 
     await with_connection("control", body)
+
+
+async def test_messages_that_are_gathered_leave_as_one_frame_at_the_end() -> None:
+    gathering = Gathering()
+
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        with gathering:
+            connection.send(ping(0))
+            with gathering:
+                connection.send(ping(1))
+            assert connection.send(ping(2)) == "queued"
+            assert not wire.taken, "the outermost block writes"
+        assert wire.frames() == [[ping(0), ping(1), ping(2)]]
+        connection.send(ping(3))
+        assert wire.frames()[1:] == [[ping(3)]], "nothing is gathered any more"
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(wire.frames()) == 2
+
+    await with_connection("control", body, gathering)
+
+
+async def test_what_was_gathered_leaves_whatever_is_raised() -> None:
+    gathering = Gathering()
+
+    def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        with pytest.raises(FrameError), gathering:
+            connection.send(ping(0))
+            raise FrameError("what arrived cannot be")
+        assert wire.frames() == [[ping(0)]]
+
+    await with_connection("control", body, gathering)
+
+
+async def test_of_what_was_gathered_the_rest_waits_for_room() -> None:
+    gathering = Gathering()
+
+    async def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        wire.takes.extend([5, 0])
+        with gathering:
+            connection.send(ping(0))
+            connection.send(ping(1))
+        assert len(wire.taken) == 5
+        with gathering:
+            connection.send(ping(2))
+        assert len(wire.taken) == 5, "it would be in the middle of a frame"
+        wire.opened.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert wire.frames() == [[ping(0), ping(1)], [ping(2)]]
+
+    await with_connection("control", body, gathering)
+
+
+async def test_a_connection_that_ends_while_it_gathers_sends_nothing() -> None:
+    gathering = Gathering()
+
+    def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        with gathering:
+            connection.send(ping(0))
+            connection.end()
+            assert connection.send(ping(1)) == "down"
+        assert not wire.taken
+
+    await with_connection("control", body, gathering)
+
+
+async def test_a_gathered_frame_that_cannot_be_written_ends_its_connection_only() -> None:
+    gathering = Gathering()
+
+    def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
+        wire.takes.append(ConnectionResetError("gone"))
+        with gathering:
+            connection.send(ping(0))
+        assert not connection.up
+        assert isinstance(connection.reason, ConnectionResetError)
+
+    await with_connection("control", body, gathering)
 
 
 async def test_what_was_not_taken_leaves_before_anything_newer() -> None:

@@ -380,6 +380,7 @@ def test_the_near_member_is_asked_once_all_have_settled(order: tuple[int, ...]) 
     assert asks_over(at) == ["cid"], "it is asked until it answers"
     at.settling.over([TX])
     at.settling.over([TX])
+    at.settling.write_forgotten()
     at.carry()
     assert at.said() == []
     assert [record for record in at.records() if isinstance(record, OutcomesRecord)] == [
@@ -392,6 +393,7 @@ def test_the_near_member_is_asked_once_all_have_settled(order: tuple[int, ...]) 
     assert at.said() == [("cid", "forget", [(3, TX), (5, TX)])]
     assert asks_over(at) == []
     at.settling.over([TX])
+    at.settling.write_forgotten()
     at.all_have(HOME)
     assert at.said() == []
 
@@ -400,6 +402,7 @@ def test_what_has_not_settled_everywhere_is_not_forgotten_whoever_says_it_is_ove
     at = done()
     heard(at, HOME, 3)
     at.settling.over([TX])
+    at.settling.write_forgotten()
     at.decide(away=(CID,))
     assert asks_over(at) == []
     assert at.kinds() == []
@@ -479,6 +482,7 @@ def test_the_next_collector_hears_everything_anew() -> None:
     at.open_again(HOME, 3)
     assert asks_over(at) == []
     at.settling.over([TX])
+    at.settling.write_forgotten()
     assert "forget" not in [kind for _, kind in at.kinds()]
 
 
@@ -527,12 +531,14 @@ def test_what_is_to_be_forgotten_goes_from_log_and_copies_once() -> None:
     at = done()
     at.settling.forget([(HOME, TX), (3, TX), (4, TX)])
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     assert TX in at.state.copies.remembered[HOME]
     assert ends(at) == [OutcomesRecord(partition=HOME, forgotten=(TX,))]
     assert at.state.copies.remembered == {}
     items = at.streams.next_items(BOB.member, 1 << 20)
     assert [one.partition for one in items if isinstance(one.record, OutcomesRecord)] == [HOME]
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     assert ends(at) == []
     assert "1 commits" in repr(at.settling)
     at.now += 2 * PAUSE_S_MAX
@@ -547,7 +553,10 @@ def test_several_are_forgotten_with_one_record_of_their_partition() -> None:
     at.here.decision(committed(OTHER, run_of(HOME, 2), run_of(3)), [HOME])
     at.all_have(HOME)
     at.records()
-    at.settling.forget([(HOME, TX), (HOME, OTHER)])
+    at.settling.forget([(HOME, TX)])
+    at.settling.forget([(HOME, OTHER), (HOME, TX)])
+    assert ends(at) == [], "others may come until the next look"
+    at.settling.write_forgotten()
     assert ends(at) == [OutcomesRecord(partition=HOME, forgotten=(TX, OTHER))]
 
 
@@ -555,9 +564,11 @@ def test_what_could_not_be_forgotten_is_forgotten_later() -> None:
     at = done()
     at.writer.fails = OSError(28, "no space")
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.carry()
     assert TX in at.state.copies.remembered[HOME]
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.carry()
     assert at.state.copies.remembered == {}
 
@@ -567,10 +578,12 @@ def test_a_collector_that_could_not_forget_has_not_told_others_to() -> None:
     heard(at, HOME, 3, 5)
     at.writer.fails = OSError(28, "no space")
     at.settling.over([TX])
+    at.settling.write_forgotten()
     at.carry()
     assert "forget" not in [kind for _, kind in at.kinds()], "nobody would say it again"
     assert asks_over(at) == ["cid"]
     at.settling.over([TX])
+    at.settling.write_forgotten()
     at.all_have(HOME)
     assert at.state.copies.remembered == {}
     assert at.kinds() == [("cid", "forget")]
@@ -580,9 +593,11 @@ def test_nothing_is_forgotten_for_ever_that_comes_back() -> None:
     at = done()
     [known] = at.state.copies.remembered[HOME].values()
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.carry()
     at.state.copies.take_outcomes(OutcomesRecord(partition=HOME, committed=(known,)))
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.carry()
     assert at.state.copies.remembered == {}, "it does not count as on its way"
 
@@ -591,9 +606,11 @@ def test_only_who_serves_a_partition_forgets_there() -> None:
     at = done()
     at.decide({HOME: 2})
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     assert ends(at) == []
     at = done()
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.seal(HOME, 2)
     at.open_again(HOME, 2)
     assert at.state.copies.remembered == {}
@@ -602,6 +619,7 @@ def test_only_who_serves_a_partition_forgets_there() -> None:
 def test_a_forget_that_was_lost_with_its_epoch_is_done_in_the_next_one() -> None:
     at = done()
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.log.failure = None
     at.writer.fails = OSError(28, "no space")
     at.seal(HOME, 2)
@@ -609,6 +627,7 @@ def test_a_forget_that_was_lost_with_its_epoch_is_done_in_the_next_one() -> None
     assert TX in at.state.copies.remembered[HOME]
     at.open_again(HOME, 2)
     at.settling.forget([(HOME, TX)])
+    at.settling.write_forgotten()
     at.carry()
     assert at.state.copies.remembered == {}
 
@@ -619,6 +638,7 @@ def test_words_that_come_again_while_a_near_member_is_asked_leave_nothing_behind
     heard(at, HOME, 3, 5)
     heard(at, 3)
     at.settling.over([TX])
+    at.settling.write_forgotten()
     heard(at, 5)
     at.all_have(HOME)
     assert at.kinds() == [("cid", "forget")]
@@ -671,6 +691,8 @@ def test_every_message_reaches_the_role_that_it_is_for() -> None:
     at.all.tick()
     assert at.kinds_sent() == [ids_message("ask-over", [TX])[0]]
     at.all.arrived(CID, ids_message("over", [TX]))
+    at.now += TELL_S
+    at.all.tick()
     at.all_have(HOME)
     assert at.kinds_sent() == [forget_message([])[0]]
     assert at.state.copies.remembered == {}
