@@ -2,14 +2,16 @@
 
     run_storm(17)                                   # faults as the seed has them
     run_storm(17, faults=["2.500 kill n1 torn 0.8"])  # these, and no others
+    run_storm(17, clients=[2, 7])                   # and nobody else works
 
 Behind the last fault everything is healed, and has to settle; every key is read back, also behind a
 power cut of all members at once; in the end copies have to be equal, the stores of all members
 whole, and the histories of registers and counters linearizable.  What is looked at meanwhile is the
 business of ``SimCluster``.
 
-Faults are lines: see ``storm_faults``.  Of partitions that were lost with a disk nothing is
-expected any more.
+Faults are lines: see ``storm_faults``.  Clients have numbers: those of registers first, then those
+of counters, then those of transactions; what each does is the same whoever else works.  Of
+partitions that were lost with a disk nothing is expected any more.
 
 Left out: how faults are written and drawn (``storm_faults``).
 """
@@ -20,7 +22,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -46,9 +48,12 @@ from .storm_faults import (
     drawn_faults,
     parsed_fault,
 )
-from .transaction_mix import TransactionMix
+from .transaction_mix import CLIENTS, TransactionMix
 from .workloads import SharedMap, WorkloadClient, counter_clients, register_clients
 
+T = TypeVar("T")
+
+REGISTER_CLIENTS, COUNTER_CLIENTS = 6, 4
 OPERATIONS = 30
 PAUSE_S_MAX = 0.5
 CALL_S_MAX = 6.0
@@ -66,6 +71,8 @@ class StormOutcome:
     nodes: int
     backups: int = 0
     faults: tuple[str, ...]
+    clients: tuple[int, ...]
+    """Who worked."""
     failure: str | None
     """What went wrong, None if nothing did."""
     trace: str
@@ -81,21 +88,23 @@ def run_storm(
     backups: int = 0,
     growing: bool = False,
     faults: Iterable[str] | None = None,
+    clients: Iterable[int] | None = None,
     read_from: ReadFrom = "primary",
     transactions: bool = False,
 ) -> StormOutcome:
-    """Run the storm of a seed, or with other faults than it has, and tell what became of it.
+    """Run the storm of a seed, or with other faults or fewer clients, and tell what became of it.
 
     ``growing`` tells whether members join, leave, and lose their disks, too.  ``read_from`` is who
     answers the reads of every second machine; the others ask the primary.  ``transactions`` tells
     whether some clients have such over keys of any partitions.
     """
+    working = chosen_clients(clients, transactions=transactions)
     chosen = (
         drawn_faults(seed, nodes, backups, growing=growing, transactions=transactions)
         if faults is None
         else [parsed_fault(line, nodes) for line in faults]
     )
-    storm = _Storm(seed, nodes, backups, chosen, read_from, transactions=transactions)
+    storm = _Storm(seed, nodes, backups, chosen, working, read_from, transactions=transactions)
     failure = None
     try:
         storm.cluster.run(storm.scenario)
@@ -108,6 +117,7 @@ def run_storm(
         nodes=nodes,
         backups=backups,
         faults=tuple(map(str, chosen)),
+        clients=working,
         failure=failure,
         trace=storm.cluster.world.trace.hash,
         calls=len(calls),
@@ -115,9 +125,22 @@ def run_storm(
     )
 
 
-def shrunk(faults: Sequence[str], fails: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return as few of the faults as it takes to fail still: no one of them can be left out."""
-    left = list(faults)
+def chosen_clients(some: Iterable[int] | None, *, transactions: bool) -> tuple[int, ...]:
+    """Return the numbers of the clients that work, None for all; ``UsageError`` for others."""
+    every = range(REGISTER_CLIENTS + COUNTER_CLIENTS + CLIENTS * transactions)
+    chosen = tuple(every if some is None else sorted(set(some)))
+    if not chosen or not set(chosen) <= set(every):
+        told = ", ".join(map(str, chosen)) or "none"
+        raise UsageError(
+            f"clients {told}: there are 0 to {every[-1]}, and one has to work",
+            hint="Give some of these; those of transactions need `transactions`.",
+        )
+    return chosen
+
+
+def shrunk(plan: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
+    """Return as little of a plan as it takes to fail still: no one of it can be left out."""
+    left = list(plan)
     size = max(len(left) // 2, 1)
     while left:
         place, found = 0, False
@@ -172,6 +195,7 @@ class _Storm:
         nodes: int,
         backups: int,
         faults: Sequence[StormFault],
+        working: Sequence[int],
         read_from: ReadFrom,
         *,
         transactions: bool,
@@ -193,6 +217,7 @@ class _Storm:
         )
         self.registers, self.counters = History(), History()
         self._faults = faults
+        self._chosen = working
         self._read_from = read_from
         self._down = dict.fromkeys(self.cluster.names, 0.5)
         self._growth = Growth(self.cluster)
@@ -252,7 +277,7 @@ class _Storm:
                 raise BrokenPromiseError(f"the store of {name}: {'; '.join(problems)}")
 
     def _clients(self) -> list[WorkloadClient]:
-        """Return clients of both maps, who use the databases of several machines."""
+        """Return the clients that work, who use the databases of several machines."""
         cluster, world = self.cluster, self.cluster.world
         databases = [
             cluster.client(
@@ -269,19 +294,19 @@ class _Storm:
         ]
         chance = world.random("work")
         clients = register_clients(
-            maps[0], self.registers, clients=6, keys=REGISTER_KEYS, operations=OPERATIONS,
-            chance=chance, clock=world.now,
+            maps[0], self.registers, clients=REGISTER_CLIENTS, keys=REGISTER_KEYS,
+            operations=OPERATIONS, chance=chance, clock=world.now,
         )  # fmt: skip
         clients += counter_clients(
-            maps[1], self.counters, clients=4, keys=COUNTER_KEYS, operations=OPERATIONS,
-            chance=chance, clock=world.now,
+            maps[1], self.counters, clients=COUNTER_CLIENTS, keys=COUNTER_KEYS,
+            operations=OPERATIONS, chance=chance, clock=world.now,
         )  # fmt: skip
         if self._has_transactions:
             self._transactions = TransactionMix(
                 databases, world.now, world.random("transactions"), banks=world.seed % 2 == 0
             )
             clients += self._transactions.clients()
-        return clients
+        return [clients[number] for number in self._chosen]
 
     async def _work(self, client: WorkloadClient) -> None:
         await client()

@@ -25,6 +25,9 @@ from .transaction_clients import BankTransfers, InsideMap, ListAppends, SetAdds
 from .transactions import ABORTED, COMMITTED
 from .workloads import WorkloadClient
 
+LISTING, OTHERS, READING = 4, 3, 2
+CLIENTS = LISTING + OTHERS + 1 + READING
+"""Those of lists, of a set or a bank, one that takes snapshots, and those that read single keys."""
 TRANSACTIONS = 20
 PAUSE_S_MAX = 0.15
 SNAPSHOT_PAUSE_S_MAX = 2.0
@@ -99,10 +102,10 @@ class TransactionMix:
 
     def clients(self) -> list[WorkloadClient]:
         """Return all clients."""
-        found = self._appends.clients(4, keys=LIST_KEYS, transactions=self._count)
-        found += self._second.clients(3, transactions=self._count)
+        found = self._appends.clients(LISTING, keys=LIST_KEYS, transactions=self._count)
+        found += self._second.clients(OTHERS, transactions=self._count)
         found.append(self._look)
-        return [*found, *(lambda n=n: self._read(n) for n in range(2))]
+        return [*found, *(lambda n=n: self._read(n) for n in range(READING))]
 
     async def _read(self, number: int) -> None:
         """Read single keys, which is a transaction each time, whoever answers."""

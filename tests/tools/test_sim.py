@@ -13,15 +13,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
 from tidelog.affinity.errors import UsageError
 from tidelog.testing.storm_faults import drawn_faults, parsed_fault
-from tidelog.testing.storms import StormOutcome, run_storm
+from tidelog.testing.storms import StormOutcome, chosen_clients, run_storm
 from tidelog.tools.sim import storming
-from tidelog.tools.sim.storming import Shape, Verdict, judged, parsed_seeds
+from tidelog.tools.sim.storming import Shape, Verdict, judged, parsed_numbers
 
 Run = Callable[..., Result]
 
@@ -76,7 +77,9 @@ def test_a_failure_is_told_with_few_faults_and_the_command_that_shows_it_again(r
     assert lines[-1] == "seeds: 1, failed: 1"
 
 
-def test_a_failure_that_needs_no_fault_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_needs_one_client_and_no_fault_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from tidelog.engine.node import reads
 
     genuine = reads.get
@@ -89,7 +92,125 @@ def test_a_failure_that_needs_no_fault_is_told_so(monkeypatch: pytest.MonkeyPatc
     found = judged(1, Shape(3), ("9.000 reset n1 n2",))
     assert found.failure is not None
     assert found.faults == ()
-    assert found.command == "tidelog sim --seeds 1 --nodes 3 --no-faults"
+    assert found.command == "tidelog sim --seeds 1 --nodes 3 --clients 9 --no-faults"
+
+
+def _failing(wanted: Iterable[str], workers: Iterable[int], ran: list[int]) -> Callable[..., Any]:
+    """Return storms that fail if these faults come while these clients work."""
+
+    def storm(
+        seed: int,
+        *,
+        faults: Iterable[str] | None = None,
+        clients: Iterable[int] | None = None,
+        transactions: bool = False,
+        **_more: object,
+    ) -> StormOutcome:
+        ran.append(seed)
+        some = tuple(map(str, drawn_faults(seed, 3)) if faults is None else faults)
+        working = chosen_clients(clients, transactions=transactions)
+        fails = set(wanted) <= set(some) and set(workers) <= set(working)
+        return StormOutcome(
+            seed=seed, nodes=3, faults=some, clients=working, failure="lost" if fails else None,
+            trace="", calls=0, answered=0,
+        )  # fmt: skip
+
+    return storm
+
+
+def test_a_failure_is_told_with_few_clients_and_the_command_that_shows_it_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    faults = [str(fault) for fault in drawn_faults(FAILING, 3)]
+    monkeypatch.setattr(storming, "run_storm", _failing(faults[1:3], (4, 17), ran))
+    done = run("sim", "--seeds", FAILING, "--transactions", "--growing", "--jsonl")
+    failure = json.loads(done.stdout.splitlines()[0])
+    assert (failure["faults"], failure["clients"]) == (faults[1:3], [4, 17])
+    again = run(*shlex.split(failure["command"])[1:])
+    assert again.exit_code == 3
+    assert "  clients: 4, 17\n" in again.stdout
+    assert f"  again: {failure['command']}\n" in again.stdout
+
+
+def test_a_failure_that_needs_everybody_is_told_with_nobody_left_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storming, "run_storm", _failing((), range(10), []))
+    told = run("sim", "--seeds", 1).stdout
+    assert "clients" not in told
+    assert "  again: tidelog sim --seeds 1 --nodes 3 --no-faults\n" in told
+
+
+def test_the_search_for_less_that_fails_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[int] = []
+    monkeypatch.setattr(storming, "run_storm", _failing((), (1, 3, 5, 7, 9), ran))
+    found = judged(1, Shape(3), None, runs=4)
+    assert len(ran) == 1 + 4
+    assert found.failure == "lost"
+    assert found.faults == ()
+
+
+def confirms_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Take whatever a transaction has read in partitions that it does not write."""
+    from tidelog.engine.node.participating import Participating
+
+    patch.setattr(Participating, "_confirm", lambda *_about: None)
+
+
+def forgets_what_others_may_ask(patch: pytest.MonkeyPatch) -> None:
+    """Forget a commit of several groups as soon as one of them has it on all copies."""
+    from tidelog.engine.node.settling import Settling
+
+    genuine, original = Settling._committed, Settling.__init__
+
+    def committed(self: Settling, partition: int, tx_id: bytes) -> None:
+        genuine(self, partition, tx_id)
+        self.forget([(partition, tx_id)])
+
+    def begin(self: Settling, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._participating.committed_here = self._committed
+
+    patch.setattr(Settling, "_committed", committed)
+    patch.setattr(Settling, "__init__", begin)
+
+
+@pytest.mark.slow
+def test_few_faults_are_found_of_a_growing_storm_with_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forgets_what_others_may_ask(monkeypatch)
+    found = judged(5, Shape(3, 1, growing=True, transactions=True), None, runs=6)
+    drawn = [str(fault) for fault in drawn_faults(5, 3, 1, growing=True, transactions=True)]
+    assert set(found.faults) < set(drawn)
+    again = run_storm(5, backups=1, transactions=True, faults=found.faults)
+    assert again.failure == found.failure
+    assert again.failure is not None
+
+
+@pytest.mark.slow
+def test_few_clients_are_found_of_a_storm_with_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    confirms_nothing(monkeypatch)
+    found = judged(4, Shape(3, 1, transactions=True), ("1.000 join n4", "9.000 reset n1 n2"))
+    assert found.failure is not None
+    assert "not serializable" in found.failure
+    assert found.clients is not None
+    assert len(found.clients) < len(chosen_clients(None, transactions=True))
+    again = run_storm(4, backups=1, transactions=True, faults=found.faults, clients=found.clients)
+    assert again.failure == found.failure
+
+
+def test_clients_that_a_storm_does_not_have_are_refused(run: Run) -> None:
+    for words in (["--clients", "10"], ["--clients", "0-20", "--transactions"]):
+        refused = run("sim", "--seeds", 1, *words)
+        assert refused.exit_code == 2
+        assert "and one has to work" in refused.stderr
+    assert run("sim", "--seeds", 1, "--clients", "x").exit_code == 2
+    with pytest.raises(UsageError, match="one has to work"):
+        run_storm(1, clients=())
 
 
 def test_the_command_of_a_failure_is_quoted_for_a_shell() -> None:
@@ -120,6 +241,7 @@ def test_storms_have_as_many_copies_as_are_wanted(
         growing: bool = False,
         transactions: bool = False,
         faults: Iterable[str] | None = None,
+        clients: Iterable[int] | None = None,
     ) -> StormOutcome:
         ran.append((seed, nodes, backups))
         if growing:
@@ -128,7 +250,8 @@ def test_storms_have_as_many_copies_as_are_wanted(
             had.append(seed)
         return StormOutcome(
             seed=seed, nodes=nodes, backups=backups, faults=tuple(faults or ()),
-            failure="lost" if backups else None, trace="", calls=0, answered=0,
+            clients=tuple(clients or (0,)), failure="lost" if backups else None, trace="", calls=0,
+            answered=0,
         )  # fmt: skip
 
     monkeypatch.setattr(storming, "run_storm", storm)
@@ -169,11 +292,11 @@ def test_what_a_seed_draws_is_read_back(seed: int) -> None:
 
 
 def test_seeds_are_ranges_and_numbers() -> None:
-    assert parsed_seeds("17") == [17]
-    assert parsed_seeds("3,9-12, 10-13") == [3, 9, 10, 11, 12, 13]
+    assert parsed_numbers("17", "seeds") == [17]
+    assert parsed_numbers("3,9-12, 10-13", "seeds") == [3, 9, 10, 11, 12, 13]
     for wrong in ("", "a", "1-", "-3", "5-1", "1,,2", "\u0661", "1-2-3", "99999999999"):
         with pytest.raises(UsageError):
-            parsed_seeds(wrong)
+            parsed_numbers(wrong, "seeds")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +343,7 @@ def test_an_interrupt_tells_how_many_ran(
             raise BaseExceptionGroup("of a world", [RuntimeError("ended"), KeyboardInterrupt()])
         ran.append(seed)
         return StormOutcome(
-            seed=seed, nodes=3, faults=(), failure=None, trace="", calls=0, answered=0
+            seed=seed, nodes=3, faults=(), clients=(0,), failure=None, trace="", calls=0, answered=0
         )
 
     monkeypatch.setattr(storming, "run_storm", storm)

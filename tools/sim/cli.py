@@ -1,6 +1,6 @@
 """``tidelog sim``: simulated clusters through storms of faults, one for each seed.
 
-Left out: what is run, and the search for few faults (``storming``).
+Left out: what is run, and the search for less that fails (``storming``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import click
 from ...affinity.errors import UsageError
 from ...affinity.rows import REPLICAS_MAX
 from ...testing.storm_faults import parsed_fault
+from ...testing.storms import chosen_clients
 from ..shell.commands import ToolCommand, json_options, settings_of
 from ..shell.exits import Exit
 from ..shell.terminal import progress, telling_if_interrupted, write_json
-from .storming import Shape, Verdict, judged_seeds, parsed_seeds
+from .storming import Shape, Verdict, judged_seeds, parsed_numbers
 
 SCHEMA = 1
 JOBS_MAX = 64
@@ -48,6 +49,7 @@ BACKUPS_MAX = min(REPLICAS_MAX, NODES_MAX) - 1
 )
 @click.option("--growing", is_flag=True, help="Members join, leave and lose their disks, too.")
 @click.option("--transactions", is_flag=True, help="Over keys of any partitions, too.")
+@click.option("--clients", "working", help="Only these clients: 4, 0-9 or 3,10-13.")
 @click.option(
     "--fault", "lines", multiple=True, help="A fault instead of those of the seed, as a line."
 )
@@ -62,6 +64,7 @@ def sim(
     backups: int,
     growing: bool,
     transactions: bool,
+    working: str | None,
     lines: tuple[str, ...],
     no_faults: bool,
     form: str,
@@ -69,7 +72,8 @@ def sim(
     """Run simulated clusters under clients and faults, and check what the clients were told.
 
     A seed decides the faults, the clients and every accident. Each failure is told with as few
-    faults as it takes, and with the command that shows it again. Ends with 3 if there is any.
+    faults and clients as it takes, and with the command that shows it again. Ends with 3 if there
+    is any.
     """
     if lines and no_faults:
         raise UsageError("--fault and --no-faults exclude each other", hint="Leave one out.")
@@ -81,7 +85,10 @@ def sim(
             hint=f"Give at most {nodes - 1}, or more --nodes.",
         )
     faults = tuple(str(parsed_fault(line, nodes)) for line in lines) if lines else None
-    wanted = parsed_seeds(seeds)
+    wanted = parsed_numbers(seeds, "seeds")
+    clients = None if working is None else tuple(parsed_numbers(working, "clients"))
+    if clients is not None:
+        clients = chosen_clients(clients, transactions=transactions)
     failed: list[Verdict] = []
     done = 0
 
@@ -92,7 +99,7 @@ def sim(
     with telling_if_interrupted(told), progress(settings, "storms", len(wanted)) as advance:
         for verdict in judged_seeds(
             wanted,
-            Shape(nodes, backups, growing, transactions),
+            Shape(nodes, backups, growing, transactions, clients),
             () if no_faults else faults,
             jobs,
         ):
@@ -124,6 +131,7 @@ def _fields(verdict: Verdict) -> dict[str, object]:
         "backups": verdict.backups,
         "failure": verdict.failure,
         "faults": list(verdict.faults),
+        "clients": None if verdict.clients is None else list(verdict.clients),
         "command": verdict.command,
     }
 
@@ -132,4 +140,6 @@ def _show(verdict: Verdict) -> None:
     click.echo(f"seed {verdict.seed}: {verdict.failure}")
     for fault in verdict.faults:
         click.echo(f"  fault: {fault}")
+    if verdict.clients is not None:
+        click.echo(f"  clients: {', '.join(map(str, verdict.clients))}")
     click.echo(f"  again: {verdict.command}")

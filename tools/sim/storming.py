@@ -1,9 +1,9 @@
-"""Storms in processes of their own: what became of each seed, and as few faults as that takes.
+"""Storms in processes of their own: what became of each seed, and how little that takes.
 
 Invariants:
 
-- What a seed does depends on nothing but the seed, the number of members and of backups, and the
-  faults, so the command that is told shows the same again.
+- What a seed does depends on nothing but the seed, the number of members and of backups, the
+  faults, and which clients work, so the command that is told shows the same again.
 - However this ends, no process that was started here is left.
 
 Left out: what a storm is (``testing.storms``), how it is told (``cli``).
@@ -27,20 +27,24 @@ from ...affinity.errors import UsageError
 from ...testing.process import leaves
 from ...testing.storms import run_storm, shrunk
 
-SEED_MAX = 2**31
+NUMBER_MAX = 2**31
+RUNS_MAX = 100
+"""Storms that are run in search of less that fails, too, for each seed that failed."""
 
 
 class Shape(NamedTuple):
     """How many members begin a cluster, how many copies of a partition there are beside its first.
 
     ``growing`` tells whether the seed has members join, leave and lose their disks, too, and
-    ``transactions`` whether some clients have such over keys of any partitions.
+    ``transactions`` whether some clients have such over keys of any partitions; ``clients`` are
+    those that work, None if all do.
     """
 
     nodes: int
     backups: int = 0
     growing: bool = False
     transactions: bool = False
+    clients: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,9 @@ class Verdict:
     failure: str | None
     """What went wrong behind as few faults as it takes, None if nothing did."""
     faults: tuple[str, ...]
-    """These faults; none of them can be left out."""
+    """These faults; with all clients none of them can be left out, if the runs sufficed."""
+    clients: tuple[int, ...] | None = None
+    """Who works then; none of them can be left out, if the runs sufficed.  None: all."""
 
     @property
     def command(self) -> str:
@@ -64,53 +70,66 @@ class Verdict:
             words += ["--backups", str(self.backups)]
         if self.transactions:
             words.append("--transactions")
+        if self.clients is not None:
+            words += ["--clients", ",".join(map(str, self.clients))]
         for fault in self.faults:
             words += ["--fault", fault]
         return shlex.join(words if self.faults else [*words, "--no-faults"])
 
 
-def parsed_seeds(text: str) -> list[int]:
-    """Return the seeds that a text names: ``17``, ``1-200``, ``3,9-12``; ``UsageError``."""
-    return list(dict.fromkeys(chain.from_iterable(map(_range_of, text.split(",")))))
+def parsed_numbers(text: str, what: str) -> list[int]:
+    """Return the seeds or clients that a text names: ``17``, ``1-200``, ``3,9-12``; ``UsageError``.
+
+    ``what`` is the word for them.
+    """
+    ranges = [_range_of(part, what) for part in text.split(",")]
+    return list(dict.fromkeys(chain.from_iterable(ranges)))
 
 
-def _range_of(text: str) -> range:
+def _range_of(text: str, what: str) -> range:
     first, dash, last = text.strip().partition("-")
     if not all(part.isdecimal() and part.isascii() for part in (first, last if dash else first)):
-        raise UsageError(f"{text!r} names no seeds", hint="Write them as 17, 1-200 or 3,9-12.")
+        raise UsageError(f"{text!r} names no {what}", hint="Write them as 17, 1-200 or 3,9-12.")
     lowest, highest = int(first), int(last if dash else first)
     if highest < lowest:
         raise UsageError(
-            f"{text!r} names no seeds: {highest} is less than {lowest}",
+            f"{text!r} names no {what}: {highest} is less than {lowest}",
             hint=f"Write {highest}-{lowest}.",
         )
-    if highest > SEED_MAX:
-        raise UsageError(f"the seed {highest} is too large", hint=f"The largest is {SEED_MAX}.")
+    if highest > NUMBER_MAX:
+        raise UsageError(f"{highest} is too large", hint=f"The largest number is {NUMBER_MAX}.")
     return range(lowest, highest + 1)
 
 
-def judged(seed: int, shape: Shape, faults: tuple[str, ...] | None) -> Verdict:
-    """Run the storm of a seed, or these faults; if it fails, find as few as it takes to fail."""
+def judged(
+    seed: int, shape: Shape, faults: tuple[str, ...] | None, runs: int = RUNS_MAX
+) -> Verdict:
+    """Run the storm of a seed, or these faults; if it fails, find how little it takes to fail.
+
+    Faults are left out first, then clients; what so many more runs have not left out stays.
+    """
     storm = partial(
         run_storm, seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions
     )
-    outcome = storm(growing=shape.growing, faults=faults)
+    outcome = storm(growing=shape.growing, faults=faults, clients=shape.clients)
     verdict = Verdict(
         seed=seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions,
-        failure=outcome.failure, faults=outcome.faults,
+        failure=outcome.failure, faults=outcome.faults, clients=shape.clients,
     )  # fmt: skip
     if verdict.failure is None:
         return verdict
-    failures = {outcome.faults: outcome.failure}
+    failures = {(outcome.faults, outcome.clients): outcome.failure}
 
-    def fails(some: Iterable[str]) -> bool:
-        failure = storm(faults=some).failure
-        if failure is not None:
-            failures[tuple(some)] = failure
-        return failure is not None
+    def fails(some: Iterable[str], working: Iterable[int]) -> bool:
+        plan = tuple(some), tuple(working)
+        if plan not in failures and plan[1] and len(failures) <= runs:
+            failures[plan] = storm(faults=plan[0], clients=plan[1]).failure
+        return failures.get(plan) is not None
 
-    few = tuple(shrunk(outcome.faults, fails))
-    return replace(verdict, failure=failures[few], faults=few)
+    few = tuple(shrunk(outcome.faults, lambda some: fails(some, outcome.clients)))
+    who = tuple(shrunk(outcome.clients, lambda some: fails(few, some)))
+    clients = shape.clients if who == outcome.clients else who
+    return replace(verdict, failure=failures[few, who], faults=few, clients=clients)
 
 
 def judged_seeds(
