@@ -13,20 +13,20 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
-from ...affinity.errors import UsageError
 from ..api.attempts import ATTEMPTS, Attempt
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds, choice
 from ..api.maps import Map, map_of
 from ..api.transaction_session import checked_tx_id
 from ..api.transactions import Transaction
 from ..codecs.registry import ValueCodec
-from ..commit.outcomes import Outcome, home_of
+from ..commit.outcomes import Outcome
 from ..data.namespaces import not_copied
 from ..system.environment import Environment
 from ..system.production import production
+from .commits import asked_outcome
 from .copies import ReadFrom
 from .places import place_of_cluster
-from .routing import Job, Steps, question, served
+from .routing import Job, Steps, served
 from .session import ClusterSession
 from .snapshots import ClusterSnapshot
 from .stale import StaleView
@@ -76,13 +76,6 @@ class ClusterDatabase:
             session.run(lambda until: served(session.cluster, Job((), "status", (), until)))
         assert session.cluster.view is not None
         return len(session.cluster.view.primaries)
-
-    @property
-    def _first_space(self) -> int:
-        """How many partitions the first space has, in which outcomes of given ids lie."""
-        view = self._session.cluster.view
-        assert view is not None
-        return view.spaces[0].partitions
 
     # -------------------------------------------------------------- maps
 
@@ -193,20 +186,17 @@ class ClusterDatabase:
     def new_id(self) -> bytes:
         """Return a fresh transaction id, for ``transaction(id=...)``."""
         self.partitions  # noqa: B018  # the id carries that of the cluster
-        return self._session.new_id()
+        return self._session.ids.to_give()
 
     def outcome(self, tx_id: bytes, *, home: int | None = None) -> Outcome:
         """Tell what became of a transaction; see ``tidelog.Database.outcome``.
 
-        If its id was not given, ``home`` is that of the ``CommitUnknownError``.
+        If its id was not given, ``home`` is that of its receipt, or of the ``CommitUnknownError``;
+        ``UsageError`` without it.
         """
         checked_tx_id(tx_id)
-        cluster, partitions = self._session.cluster, self.partitions
-        place = home_of(tx_id, self._first_space) if home is None else home
-        if place not in range(partitions):
-            raise UsageError(f"home={home!r} is not one of the {partitions} partitions")
-        given = home is None
-        return self._session.run(lambda until: question(cluster, tx_id, given, place, until))
+        cluster = self._session.cluster
+        return self._session.run(lambda until: asked_outcome(cluster, tx_id, home, until))
 
     def status(self) -> dict[str, Any]:
         """Return the status that the first member answers with (``docs/client-protocol.md``)."""

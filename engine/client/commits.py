@@ -19,9 +19,10 @@ from ...affinity.errors import (
     DeadlineError,
     RolledBackError,
     TidelogError,
+    UsageError,
 )
 from ..commit.entries import Receipt
-from ..commit.outcomes import home_of
+from ..commit.outcomes import Outcome, home_of, is_of_client
 from .routing import (
     PAUSE_S,
     AgainError,
@@ -121,6 +122,34 @@ def committing(
                 return Receipt(tx_id, 0, 0, home)
             if given_id is not None:
                 attempt = cluster.refused(given_id, attempt)
+
+
+def asked_outcome(cluster: Cluster, tx_id: bytes, home: int | None, until: float) -> Steps[Outcome]:
+    """Return what became of a transaction that a user asks about.
+
+    What a user gave an id has its outcome where that lies, and ``home`` is not needed.  What had
+    none is in the log of a partition that it wrote, which no id tells: ``UsageError`` without it.
+    """
+    if cluster.view is None:
+        yield from served(cluster, Job((), "status", (), until))
+    view = cluster.view
+    assert view is not None, "who answers tells of it"
+    if home is not None and home not in range(len(view.primaries)):
+        raise UsageError(f"home={home!r} is not one of the {len(view.primaries)} partitions")
+    automatic = is_of_client(tx_id, cluster.store)
+    if automatic and home is None:
+        raise UsageError(
+            f"nobody gave the id {tx_id.hex()} to its transaction, so it does not tell where its "
+            "outcome lies",
+            hint="Give the `home` of its receipt, or of its error: "
+            "`db.outcome(receipt.tx_id, home=receipt.home)`.",
+        )
+    if home is not None:
+        found = yield from question(cluster, tx_id, False, home, until)
+        if automatic or found == "committed":
+            return found
+    place = home_of(tx_id, view.spaces[0].partitions)
+    return (yield from question(cluster, tx_id, True, place, until))
 
 
 def _rested(error: AgainError, pause: float, until: float) -> Steps[float]:

@@ -1,4 +1,4 @@
-"""Ids of the commits of a client: 16 bytes that nobody else makes, and that tell their time."""
+"""Ids of a client's commits: 16 bytes that nobody else makes, and that tell time and kind."""
 
 from __future__ import annotations
 
@@ -19,5 +19,13 @@ class Ids:
         self._fresh = fresh
 
     def new(self) -> bytes:
-        """Return an id of now, of the form that ``dated_id`` gives to the ids of a store."""
-        return dated_id(self._clock(), self._fresh(), self._cluster.store or bytes(16))
+        """Return an id of now for a commit that was given none."""
+        return self._made(given=False)
+
+    def to_give(self) -> bytes:
+        """Return an id of now that a user may give to a transaction."""
+        return self._made(given=True)
+
+    def _made(self, *, given: bool) -> bytes:
+        store = self._cluster.store or bytes(16)
+        return dated_id(self._clock(), self._fresh(), store, given=given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from typing import NamedTuple
+from uuid import UUID
 
 from ...affinity.errors import NotFoundError, UsageError
 from ..system.layout import CLUSTER_FILE_NAME
@@ -25,6 +26,8 @@ class ClusterPlace(NamedTuple):
 
     shown: str
     addresses: tuple[str, ...]
+    cluster: bytes = b""
+    """Its id, if that is known: members of others are not spoken to."""
 
 
 def place_of_cluster(where: str | os.PathLike[str]) -> ClusterPlace:
@@ -39,7 +42,7 @@ def place_of_cluster(where: str | os.PathLike[str]) -> ClusterPlace:
         return ClusterPlace(given, tuple(_checked(part.strip()) for part in parts))
     if "://" in given:
         raise UsageError(f"{given!r} is not the address of a cluster", hint=_FORMS)
-    return ClusterPlace(os.path.abspath(given), _in_directory(given))
+    return _in_directory(given)
 
 
 def is_path(address: str) -> bool:
@@ -60,16 +63,17 @@ def _checked(address: str) -> str:
     raise UsageError(f"{address!r} is not the address of a member", hint=_FORMS)
 
 
-def _in_directory(directory: str) -> tuple[str, ...]:
+def _in_directory(directory: str) -> ClusterPlace:
     path = os.path.join(directory, CLUSTER_FILE_NAME)
     try:
         with open(path, "rb") as file:
-            members = tomllib.load(file)["members"]
-        addresses = tuple(_checked(member["address"]) for member in members)
+            fields = tomllib.load(file)
+        addresses = tuple(_checked(member["address"]) for member in fields["members"])
+        cluster = UUID(fields["cluster"]).bytes
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"there is no cluster at {directory}: no {path}", hint=_FORMS) from None
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} does not tell where members are: {error}", hint=_FORMS) from None
     if not addresses:
         raise UsageError(f"{path} has no members", hint=_FORMS)
-    return addresses
+    return ClusterPlace(os.path.abspath(directory), addresses, cluster)

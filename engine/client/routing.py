@@ -183,11 +183,11 @@ class SplitError(Exception):
 class Cluster:
     """What a client knows of its cluster; shared by all its connections."""
 
-    def __init__(self, seeds: Sequence[str]) -> None:
+    def __init__(self, seeds: Sequence[str], cluster: bytes = b"") -> None:
         self.seeds = tuple(seeds)
         """Addresses that the user gave."""
-        self.id = b""
-        """Empty until a member has told it."""
+        self.id = cluster
+        """Empty until a member has told it, if nobody has before."""
         self.store = b""
         """The id of its store, which ids of transactions carry."""
         self.view: ClusterView | None = None

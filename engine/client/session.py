@@ -53,14 +53,15 @@ class ClusterSession:
         read_from: ReadFrom = "primary",
     ) -> None:
         self.path = place.shown
-        self.cluster = Cluster(place.addresses)
+        self.cluster = Cluster(place.addresses, place.cluster)
         self.read_from = read_from
         self.lines = Lines(self.cluster, environment, timeout)
         self.home = Home(place.shown)
         self.catalog = ClusterCatalog(self.cluster, given, self.home)
         self.open_state = OpenState(place.shown)
         self.inside = Blocks()
-        self.new_id = Ids(self.cluster, environment.clock, environment.new_id).new
+        self.ids = Ids(self.cluster, environment.clock, environment.new_id)
+        self.new_id = self.ids.new
         self.now = environment.monotonic
         self.pause = environment.wait
         self.random = environment.random

@@ -32,7 +32,7 @@ from ..api.inside import Blocks
 from ..api.transaction_session import checked_tag, checked_tx_id
 from ..codecs.registry import ValueCodec
 from ..commit.entries import Receipt
-from ..commit.outcomes import Outcome, home_of
+from ..commit.outcomes import Outcome
 from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Home, Namespace, check_name, not_copied
 from ..data.operations import Encoded
@@ -46,13 +46,14 @@ from . import actions
 from .blocking import TIMEOUT_S
 from .catalog import ClusterCatalog, GivenCodec
 from .changes import SeenRange, TransactionContent
+from .commits import asked_outcome
 from .copies import ReadFrom, way_of
 from .ids import Ids
 from .links import LoopLinks
 from .places import ClusterPlace, place_of_cluster
 from .reads import PAGE_MAX, PagedScan, ReadWay
 from .remote import Remote
-from .routing import Cluster, Job, Steps, question, served
+from .routing import Cluster, Job, Steps, served
 from .snapshots import ClusterTasksSnapshot
 from .stale import StaleTasksView
 from .transactions import ADVICE
@@ -80,14 +81,15 @@ class ClusterLoopSession:
     ) -> None:
         self.path = place.shown
         self.loop = loop
-        self.cluster = Cluster(place.addresses)
+        self.cluster = Cluster(place.addresses, place.cluster)
         self.read_from = read_from
         self.links = LoopLinks(self.cluster, environment, loop, timeout)
         self.home = Home(place.shown)
         self.catalog = ClusterCatalog(self.cluster, given, self.home)
         self.inside = Blocks()
         self.open_state = OpenState(place.shown)
-        self.new_id = Ids(self.cluster, environment.clock, environment.new_id).new
+        self.ids = Ids(self.cluster, environment.clock, environment.new_id)
+        self.new_id = self.ids.new
         self.now = environment.monotonic
         self.random = environment.random
         open_handles.add(self)
@@ -599,18 +601,13 @@ class ClusterTasksDatabase:
     def new_id(self) -> bytes:
         """Return a fresh transaction id, for ``transaction(id=...)``."""
         self._session.check_open()
-        return self._session.new_id()
+        return self._session.ids.to_give()
 
     async def outcome(self, tx_id: bytes, *, home: int | None = None) -> Outcome:
         """Tell what became of a transaction; see ``ClusterDatabase.outcome``."""
         checked_tx_id(tx_id)
         cluster = self._session.cluster
-        assert cluster.view is not None, "it was connected"
-        given = home is None
-        place = home_of(tx_id, cluster.view.spaces[0].partitions) if home is None else home
-        if place not in range(len(cluster.view.primaries)):
-            raise UsageError(f"home={home!r} is not a partition of the cluster")
-        return await self._session.run(lambda until: question(cluster, tx_id, given, place, until))
+        return await self._session.run(lambda until: asked_outcome(cluster, tx_id, home, until))
 
     async def status(self) -> dict[str, Any]:
         """Return the status that the first member answers with (``docs/client-protocol.md``)."""

@@ -16,7 +16,8 @@ So what is found nowhere never took effect if it is younger than everything that
       bytes 0-5   6-7      8-15               carried by
 === ============= ======== ================== =================================================
  a   milliseconds random   a number           automatic ids; the milliseconds are those of the open
- b   milliseconds 8, store 2 bits, random     ids of ``db.new_id``, UUIDs of version 8
+ b   milliseconds 8, store bits 100, random   ids of ``db.new_id``, UUIDs of version 8
+ c   milliseconds 8, store bits 101, random   automatic ids of a cluster's clients, such UUIDs, too
 === ============= ======== ================== =================================================
 """
 
@@ -45,6 +46,7 @@ HORIZON_ID = b"tidelog.horizon."
 _HALF = 8
 _EMPTY = 1 << 62
 _NUMBERS = 1 << 48
+_OWN = 0x20
 _TIME_MAX = (1 << 48) - 1
 
 
@@ -65,9 +67,10 @@ def automatic_prefix(time: int, fresh: bytes) -> bytes:
     return _milliseconds(time) + fresh[:2]
 
 
-def dated_id(time: int, fresh: bytes, store_id: bytes) -> bytes:
-    """Return an id to be given to a transaction, from its time and 16 fresh bytes."""
-    mark = bytes((0x80 | store_id[0] & 0x0F, store_id[1], 0x80 | fresh[8] & 0x3F))
+def dated_id(time: int, fresh: bytes, store_id: bytes, *, given: bool = True) -> bytes:
+    """Return an id from its time and 16 fresh bytes: to be given, or of a client's own commit."""
+    kind = 0x80 if given else 0x80 | _OWN
+    mark = bytes((0x80 | store_id[0] & 0x0F, store_id[1], kind | fresh[8] & 0x1F))
     return _milliseconds(time) + mark + fresh[9:]
 
 
@@ -85,6 +88,11 @@ def is_dated(tx_id: bytes, store_id: bytes) -> bool:
     """Tell whether an id has the form of those that ``dated_id`` makes for a store."""
     ours = tx_id[6] & 0x0F == store_id[0] & 0x0F and tx_id[7] == store_id[1]
     return ours and tx_id[6] & 0xF0 == 0x80 and tx_id[_HALF] & 0xC0 == 0x80
+
+
+def is_of_client(tx_id: bytes, store_id: bytes) -> bool:
+    """Tell whether a client has made an id for a commit of its own, that nobody gave."""
+    return is_dated(tx_id, store_id) and tx_id[_HALF] & _OWN > 0
 
 
 def number_of(tx_id: bytes) -> int:

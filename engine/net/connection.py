@@ -4,8 +4,8 @@ Invariants:
 
 - ``send`` neither waits nor fails for what the peer does.  It writes at once if nothing waits, and
   no request of the peer is open, whose answer could go into the same frame; while messages are
-  gathered, at the end of that.  Else one task writes: it takes all that is there at each wake-up, as
-  one frame.
+  gathered, at the end of that.  Else one task writes: at each wake-up it takes all that is there
+  as one frame.
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
 - A client is never told ``full``: while it takes no answers none of its requests is taken.

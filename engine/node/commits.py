@@ -311,8 +311,10 @@ def _check_range(
     low, high = one.wanted.start, one.wanted.stop
     for entry in group:
         for full_key in entry.full_keys():
-            _, number, key = split_key(full_key)
-            if number == one.wanted.namespace and low <= key and (high is None or key < high):
+            partition, number, key = split_key(full_key)
+            if partition not in one.partitions or number != one.wanted.namespace:
+                continue
+            if low <= key and (high is None or key < high):
                 raise lost(full_key, entry.tx_id, context)
     keys, epochs, counters = found_in(view, one.partitions, one.wanted, one.count + 1, context)
     if len(keys) != one.count or range_digest(keys, epochs, counters) != one.digest:

@@ -241,3 +241,31 @@ def test_what_was_in_doubt_for_long_is_settled_soon_behind_its_reason() -> None:
         assert await three.values("p", "q") == [b"new", b"new"]
 
     together(scenario, backups=0)
+
+
+@pytest.mark.parametrize("backups", [0, 2])
+def test_who_reads_a_range_and_writes_in_it_is_alone_and_commits(backups: int) -> None:
+    # What the same transaction wrote to other partitions was taken for somebody else's.
+    at = SimCluster(seed=1, nodes=3, partitions=PARTITIONS, backups=backups)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        db = at.client()
+        numbers = db.map("m", key=codecs.Bytes, value=codecs.I64)
+        keys = [at.key(partition, place) for partition in range(PARTITIONS) for place in (0, 1)]
+        async with db.transaction() as tx:
+            for number, key in enumerate(keys):
+                await tx[numbers].set(key, number)
+        async with db.transaction() as tx:
+            async with tx[numbers].items() as pairs:
+                found = [(key, value) async for key, value in pairs]
+            for key, value in found:
+                await tx[numbers].set(key, value + 1)
+        async with db.transaction() as tx:
+            async with tx[numbers].items() as pairs:
+                assert sorted([value async for _, value in pairs]) == [*range(1, len(keys) + 1)]
+            await tx[numbers].delete_many(keys[::2])
+        assert await numbers.count() == len(keys) // 2
+
+    at.run(scenario)

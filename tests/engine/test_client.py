@@ -11,11 +11,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 import tidelog
-from support.members import Fault, Members, members
+from support.members import CLUSTER, Fault, Members, members
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import I64, Str
 from tidelog.engine.client.blocking import ClusterDatabase, connect, connect_with
@@ -511,6 +512,40 @@ def test_pages_of_several_members_are_merged_with_what_was_written(three: Member
         assert m["z"] == 1
 
 
+def test_an_id_that_nobody_gave_does_not_tell_where_its_outcome_is(three: Members) -> None:
+    # Asked for as a given one, which has an entry, it was told to be rolled back.
+    with connect(three.url) as db:
+        m = counters(db)
+        with db.transaction() as tx:
+            tx[m]["a"] = 1
+        receipt = tx.receipt
+        assert receipt is not None
+        with pytest.raises(UsageError, match="nobody gave the id") as caught:
+            db.outcome(receipt.tx_id)
+        assert "home=receipt.home" in str(caught.value.hint)
+        assert db.outcome(receipt.tx_id, home=receipt.home) == "committed"
+
+
+def test_a_home_is_not_needed_for_a_given_id_and_does_no_harm(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        for tx_id in (db.new_id(), b"mine".rjust(16, b"."), (7).to_bytes(16, "big")):
+            with db.transaction(id=tx_id) as tx:
+                tx[m]["a"] = 1
+            for home in (None, *range(PARTITIONS)):
+                assert db.outcome(tx_id, home=home) == "committed"
+            assert db.outcome(tx_id[::-1], home=0) == "rolled_back"
+
+
+def test_who_has_met_nobody_asks_for_an_outcome(alone: Members) -> None:
+    with connect(alone.url) as db:
+        tx_id = db.new_id()
+        with db.transaction(id=tx_id) as tx:
+            tx[counters(db)]["a"] = 1
+    with connect(alone.url) as db:
+        assert db.outcome(tx_id) == "committed"
+
+
 def test_a_given_id_has_its_outcome_at_a_partition_of_its_own(three: Members) -> None:
     with connect(three.url) as db:
         m, ids = counters(db), (db.new_id() for _ in range(1000))
@@ -636,11 +671,18 @@ def test_a_unix_socket_and_the_directory_of_a_test_cluster(tmp_path: Path) -> No
         assert cluster.url == f"tidelog+unix://{tmp_path}/0"
         with connect(cluster.url) as db:
             counters(db)["a"] = 1
-        (tmp_path / "cluster.toml").write_text(
-            f'[[members]]\nname = "n1"\naddress = "{tmp_path}/0"\npid = 7\n'
-        )
+        told = f'[[members]]\nname = "n1"\naddress = "{tmp_path}/0"\npid = 7\n'
+        file = tmp_path / "cluster.toml"
+        file.write_text(f'cluster = "{UUID(bytes=CLUSTER)}"\n{told}')
         with tidelog.connect(tmp_path) as db:
             assert counters(db)["a"] == 1
+        # Members of another cluster listen where those of this one did.
+        file.write_text(f'cluster = "{UUID(int=5)}"\n{told}')
+        with (
+            pytest.raises(NotEnoughMembersError, match="refused: another cluster"),
+            tidelog.connect(tmp_path, timeout=0.1) as db,
+        ):
+            counters(db)
 
 
 PLACES = [
@@ -678,7 +720,12 @@ def test_a_directory_without_a_cluster_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotFoundError, match="there is no cluster at"):
         place_of_cluster(tmp_path / "file")
-    for text in ("members = 5", "[[members]]\nname = 'x'", "members = []", "="):
+    cluster = f"cluster = '{UUID(int=5)}'\n"
+    member = "[[members]]\naddress = 'a:1'\n"
+    texts = [
+        f"{cluster}{rest}" for rest in ("members = 5", "[[members]]\nname = 'x'", "members = []")
+    ]
+    for text in (*texts, "=", member, f"cluster = 'five'\n{member}", f"cluster = 5\n{member}"):
         (tmp_path / "cluster.toml").write_text(text)
         with pytest.raises(UsageError, match=r"cluster\.toml"):
             place_of_cluster(tmp_path)

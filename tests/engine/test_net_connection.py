@@ -143,9 +143,13 @@ async def test_what_was_gathered_leaves_whatever_is_raised() -> None:
     gathering = Gathering()
 
     def body(wire: Wire, connection: Connection, _: list[Message]) -> None:
-        with pytest.raises(FrameError), gathering:
-            connection.send(ping(0))
-            raise FrameError("what arrived cannot be")
+        def take() -> None:
+            with gathering:
+                connection.send(ping(0))
+                raise FrameError("what arrived cannot be")
+
+        with pytest.raises(FrameError):
+            take()
         assert wire.frames() == [[ping(0)]]
 
     await with_connection("control", body, gathering)

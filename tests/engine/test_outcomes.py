@@ -485,6 +485,18 @@ def test_an_id_of_another_store_tells_no_time() -> None:
     assert outcomes.born(tx_id, other) is None
 
 
+@pytest.mark.parametrize("fresh", [bytes(16), b"\xff" * 16])
+def test_an_id_tells_whether_it_was_made_to_be_given(fresh: bytes) -> None:
+    store, other = bytes(range(16)), bytes(range(100, 116))
+    own = outcomes.dated_id(7_000, fresh, store, given=False)
+    given = outcomes.dated_id(7_000, fresh, store)
+    assert outcomes.is_of_client(own, store)
+    assert not outcomes.is_of_client(given, store)
+    assert not outcomes.is_of_client(own, other), "of that nothing is known"
+    assert all(outcomes.born(one, store) == 7_000 for one in (own, given))
+    assert all(uuid.UUID(bytes=one).version == 8 for one in (own, given))
+
+
 LOSING_SEED = 2
 """With it the failed sync drops the frame; with others it may get to the disk all the same."""
 

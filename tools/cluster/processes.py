@@ -33,14 +33,17 @@ def command_line(directory: str, options: Sequence[str] = ()) -> list[str]:
 
 
 def start_process(directory: str, options: Sequence[str] = ()) -> int:
-    """Run the member of a directory; its output goes to its log.  Returns the process."""
+    """Run the member of a directory; its output goes to its log.  Returns the process.
+
+    It imports nothing from the directory in which it is started: files of users have any names.
+    """
     log = os.path.join(directory, SERVER_LOG_NAME)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     command = command_line(directory, options)
     return os.posix_spawn(
         command[0],
         command,
-        os.environ,
+        {**os.environ, "PYTHONSAFEPATH": "1"},
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, log, flags, 0o600),
