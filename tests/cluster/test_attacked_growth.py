@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 import trio
 from cluster.test_growing import QUICK, WRITTEN, gone, grown, left, partitions, placed, want
-from cluster.test_losses import ask, lose
 
 from support.copies import Group, live
+from support.losing import ask, lose
 from support.raw_client import FailureError
 from tidelog.affinity.changes import CopiesRemoved
 from tidelog.affinity.goals import rows_due
