@@ -112,10 +112,12 @@ class TxHistory:
         return await self._files.environment.run("outcome", look)
 
     def _outcome(self, found: list[Record], tx_id: bytes, partition: int) -> Outcome | None:
-        """Return what is remembered, what the log says, or was decided; None if nothing does.
+        """Return what is known here, what the log says, or was decided; None if nothing does.
 
         A part without an end tells nothing: the copy may have been copied in full behind it.
         """
+        if self._is_pending(tx_id, partition):
+            return "pending"
         if tx_id in self._files.state.copies.remembered.get(partition, {}):
             return "committed"
         found = [
@@ -123,7 +125,7 @@ class TxHistory:
             for record in found
             if any(run.partition == partition for run in _runs_here(record, tx_id))
         ]
-        if self._is_pending(tx_id, partition) or not all(map(_is_part, found)):
+        if not all(map(_is_part, found)):
             return outcome_of(found, tx_id, partition, self._files.state)
         for one in self._topology.resolutions:
             if one.tx_id == tx_id and partition in one.partitions:

@@ -123,6 +123,8 @@ def test_an_old_copy_of_a_lost_partition_is_not_cleared(seed: int) -> None:
         await trio.sleep(5)
         await ask(group, old, "reset", group.partition, False)
         await at.settled(at.running())
+        await at.whole()  # so that nobody is given the partition while it is read
+        await at.settled(at.running())
         assert [await group.value(i) for i in range(4)] == [b"old"] * 4
 
     live(scenario, seed=seed, nodes=8, backups=2, timing=QUICK)

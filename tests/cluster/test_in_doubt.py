@@ -11,13 +11,14 @@ from contextlib import suppress
 import pytest
 import trio
 
-from support.copies import Begun
+from support.copies import Begun, assert_found
 from support.losing import ask, lose
 from support.parts import PARTITIONS, Three, together
 from support.raw_client import FailureError
 from tidelog.affinity.topology import Resolution
 from tidelog.engine.agreement.timing import Timing
-from tidelog.engine.commit.outcomes import home_of
+from tidelog.engine.commit.outcomes import dated_id, home_of
+from tidelog.engine.node.in_doubt import InDoubt
 from tidelog.errors import CommitUnknownError
 
 QUICK = Timing(join_wait=1.0, swap_pause=1e6)
@@ -71,24 +72,34 @@ async def acknowledged_without_end(three: Three, lost: str) -> Begun:
     return tx
 
 
+async def ends_alike(three: Three, lost: str) -> None:
+    """Let a group begin with nothing; the others come to what the client was told."""
+    at = three.at
+    tx = await acknowledged_without_end(three, lost)
+    await ask(three.q, next(iter(at.running())), "reset", three.groups[lost].partition, True)
+    await at.settled(at.running())
+    await nothing_is_pending(three)
+    kept = {"p", "q", "r"} - {lost}
+    assert await three.values(*sorted(kept)) == [NEW, NEW], "half of a transaction"
+    assert await three.values(lost) == [None]
+    assert resolutions(three) == [(True, False, (three.groups[lost].partition,))]
+    assert await three.p.outcome(tx.tx_id) == "committed"
+    await goes_on(three)
+
+
 @pytest.mark.parametrize("lost", ["p", "q"])
 def test_what_was_acknowledged_commits_though_a_group_begins_with_nothing(lost: str) -> None:
     # The partition that began anew said that it had refused what it knew nothing of.  One group had
     # committed it already, and the other one rolled it back by that.
-    async def scenario(three: Three) -> None:
-        at = three.at
-        tx = await acknowledged_without_end(three, lost)
-        await ask(three.q, next(iter(at.running())), "reset", three.groups[lost].partition, True)
-        await at.settled(at.running())
-        await nothing_is_pending(three)
-        kept = {"p", "q", "r"} - {lost}
-        assert await three.values(*sorted(kept)) == [NEW, NEW]
-        assert await three.values(lost) == [None]
-        assert resolutions(three) == [(True, False, (three.groups[lost].partition,))]
-        assert await three.p.outcome(tx.tx_id) == "committed"
-        await goes_on(three)
+    together(lambda three: ends_alike(three, lost), backups=0, timing=QUICK)
 
-    together(scenario, backups=0, timing=QUICK)
+
+def test_a_partition_that_began_anew_and_refuses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InDoubt, "_tells_otherwise", lambda _self, _asker, _question: False)
+    assert_found(
+        "half of a transaction",
+        lambda: together(lambda three: ends_alike(three, "q"), backups=0, timing=QUICK),
+    )
 
 
 async def gone_back(three: Three, *, refused: bool) -> tuple[str, Begun]:
@@ -174,6 +185,11 @@ def test_a_partition_that_went_back_does_not_say_that_what_it_lost_was_rolled_ba
         assert await group.value(1) == OLD
         client = await group.client()
         assert await client.ask("outcome", tx_id, given, group.partition) == "too_old"
+        [loss] = at.topology().losses
+        store = at.member(older).log.state.store_id
+        later = (dated_id(loss.time + 2000, b"%016d" % number, store) for number in range(9999))
+        fresh = next(one for one in later if home_of(one, PARTITIONS) == group.partition)
+        assert await client.ask("outcome", fresh, given, group.partition) == "rolled_back"
 
     together(scenario, backups=1, nodes=5, timing=QUICK)
 
@@ -216,24 +232,28 @@ async def resolve(three: Three, tx: Begun, *, commits: bool) -> None:
                 await trio.sleep(0.5)
 
 
+async def who_comes_back_obeys(three: Three, *, has_part: bool, commits: bool) -> None:
+    """End it by hand while q is away, and let that come back."""
+    away, tx = await in_doubt(three, has_part=has_part)
+    await resolve(three, tx, commits=commits)
+    await nothing_is_pending(three)
+    value = NEW if commits else OLD
+    assert await three.values("p", "r") == [value, value]
+    assert await tx.failure() == CommitUnknownError.code
+    three.at.start([away])
+    await three.whole()
+    assert await three.values("q") == [NEW if commits and has_part else OLD], "q does not obey"
+    assert resolutions(three) == [(commits, True, (three.q.partition,))]
+    assert await three.p.outcome(tx.tx_id) == ("committed" if commits else "rolled_back")
+    await goes_on(three)
+
+
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("has_part", [True, False])
 def test_who_comes_back_obeys_what_was_decided_by_hand(*, has_part: bool, commits: bool) -> None:
-    async def scenario(three: Three) -> None:
-        away, tx = await in_doubt(three, has_part=has_part)
-        await resolve(three, tx, commits=commits)
-        await nothing_is_pending(three)
-        value = NEW if commits else OLD
-        assert await three.values("p", "r") == [value, value]
-        assert await tx.failure() == CommitUnknownError.code
-        three.at.start([away])
-        await three.whole()
-        assert await three.values("q") == [NEW if commits and has_part else OLD]
-        assert resolutions(three) == [(commits, True, (three.q.partition,))]
-        assert await three.p.outcome(tx.tx_id) == ("committed" if commits else "rolled_back")
-        await goes_on(three)
-
-    together(scenario, backups=0)
+    together(
+        lambda three: who_comes_back_obeys(three, has_part=has_part, commits=commits), backups=0
+    )
 
 
 @pytest.mark.parametrize(

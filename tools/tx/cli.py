@@ -56,6 +56,8 @@ from .told import (
 )
 
 SCHEMA = 1
+LOG_S_MAX = 30.0
+"""Seconds that a member gets to look into its log."""
 OUTCOME_S_MAX = 10.0
 """Seconds that the home of a transaction gets to tell what became of it."""
 OUTCOME_EXITS = {
@@ -223,7 +225,8 @@ def _check_committed(
 ) -> None:
     """Raise if a partition has ended it otherwise: half of it would stay."""
     ended = "rolled_back" if commits else "committed"
-    places = [row["partition"] for row in rows if row["outcome"] == ended]
+    counted = [row for row in rows if row["here"] != "stale"]
+    places = [row["partition"] for row in counted if row["outcome"] == ended]
     if places:
         told = ended.replace("_", " ")
         raise RefusedError(
@@ -248,7 +251,7 @@ def _id_of(text: str) -> bytes:
 def _parts(
     ctx: click.Context, directory: str, found: LocalCluster, name: bytes
 ) -> list[dict[str, Any]]:
-    told = _ask_all(ctx, directory, found, "transaction", name)
+    told = _ask_all(ctx, directory, found, "transaction", name, seconds=LOG_S_MAX)
     return part_rows(told, shares_of(look(directory, found)))
 
 
@@ -258,14 +261,19 @@ def _resolution(directory: str, found: LocalCluster, name: bytes) -> dict[str, A
 
 
 def _ask_all(
-    ctx: click.Context, directory: str, found: LocalCluster, operation: str, *arguments: object
+    ctx: click.Context,
+    directory: str,
+    found: LocalCluster,
+    operation: str,
+    *arguments: object,
+    seconds: float = ANSWER_S_MAX,
 ) -> Mapping[str, Any]:
     """Return what each member answers, by name; who does not is named beside the result."""
 
     def answer_of(member: LocalMember) -> Any:
         try:
             address = parsed_address(member.address)
-            with talking(address, found.cluster.bytes, ANSWER_S_MAX) as member_says:
+            with talking(address, found.cluster.bytes, seconds) as member_says:
                 return member_says.ask(operation, *arguments)
         except OSError as error:
             return error
