@@ -317,8 +317,8 @@ class Coordinator:
         """Tell whether it is too early to answer a request.
 
         A partition that was lost gets another author, too, only once the lease of its old one has
-        ended: that one may have been cut off only (L4).  Nor is anything resolved before that of
-        which one that is missing may still decide.  Where it goes on by itself everybody who
+        ended: that one may have been cut off only (L4).  Until then it may say what it has of a
+        transaction, too, so none is resolved.  Where a partition goes on by itself everybody who
         may have a better copy is waited for, but not for ever.
         """
         change = request.change
