@@ -170,7 +170,7 @@ class PartitionReset:
 
     ``opened`` and ``upto`` tell how far that copy had come: the newest epoch that it has opened,
     and up to which number it has everything, pending or applied; both are 0 if it is to be
-    ``empty``.
+    ``empty``.  ``time`` is when that was asked for, in microseconds.
     """
 
     partition: int
@@ -179,6 +179,7 @@ class PartitionReset:
     empty: bool
     opened: int = 0
     upto: int = 0
+    time: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,23 @@ class LossPolicySet:
     """What else happens from here on when partitions are lost."""
 
     policy: LossPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionResolved:
+    """A transaction in doubt has committed, or is rolled back: all its groups obey (T13, S6).
+
+    ``participants`` are its partitions, with the epochs in which it is prepared; ``missing`` those
+    of them that cannot tell, with the epochs that they are at.  ``time`` is that of the commit.
+    """
+
+    tx_id: bytes
+    attempt: int
+    commits: bool
+    by_hand: bool
+    time: int
+    participants: tuple[tuple[int, int], ...]
+    missing: tuple[tuple[int, int], ...]
 
 
 TopologyChange: TypeAlias = (
@@ -208,6 +226,7 @@ TopologyChange: TypeAlias = (
     | MemberLost
     | PartitionReset
     | LossPolicySet
+    | TransactionResolved
 )
 
 

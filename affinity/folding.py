@@ -14,6 +14,7 @@ Invariants:
 - a baseline changes by one member, in a decision of its own, and loses nobody who shall hold data,
   or does (S5);
 - who is lost never comes back, and only a partition that is lost begins anew;
+- a transaction is resolved once, and only while one of its groups cannot tell, or never will (T13);
 - a row changes to its goal only once everybody in that is in the set (R3);
 - the id of a namespace is never given again, and no two namespaces have one name.
 
@@ -50,6 +51,7 @@ from .changes import (
     Takeover,
     TopologyChange,
     Touched,
+    TransactionResolved,
 )
 from .partitions import check_spaces
 from .rows import REPLICAS_MAX, padded
@@ -61,7 +63,9 @@ from .topology import (
     Loss,
     MovingCopy,
     PartitionCopies,
+    Resolution,
     Topology,
+    is_too_old,
     map_named,
 )
 
@@ -115,6 +119,7 @@ class _Draft:
         self._placed = topology.placed
         self._losses = topology.losses
         self._loss_policy = topology.loss_policy
+        self._resolutions = topology.resolutions
 
     def apply(self, change: TopologyChange) -> None:
         _APPLY[type(change)](self, change)
@@ -136,6 +141,7 @@ class _Draft:
             placed=self._placed,
             losses=self._losses,
             loss_policy=self._loss_policy,
+            resolutions=self._resolutions,
         )
 
     def begun(self, change: Begun) -> None:
@@ -304,6 +310,7 @@ class _Draft:
                 author=change.author,
                 opened=change.opened,
                 upto=change.upto,
+                time=change.time,
             ),
         )
         self._partitions[change.partition] = replace(
@@ -319,6 +326,37 @@ class _Draft:
 
     def loss_policy_set(self, change: LossPolicySet) -> None:
         self._loss_policy = change.policy
+
+    def transaction_resolved(self, change: TransactionResolved) -> None:
+        name = f"transaction {change.tx_id.hex()}"
+        for known in self._resolutions:
+            if (known.tx_id, known.attempt) == (change.tx_id, change.attempt):
+                told = "has committed" if known.commits else "is rolled back"
+                raise ChangeError(f"{name} {told} already, by decision {known.index}")
+        places = {partition: self._copies(partition) for partition, _ in change.participants}
+        for partition, epoch in change.missing:
+            if partition not in places or places[partition].epoch != epoch:
+                raise ChangeError(f"{name}: partition {partition} has changed meanwhile")
+        too_old = any(is_too_old(self._losses, *row) for row in change.participants)
+        deserted = any(
+            not any(map(self._present, places[partition].in_sync))
+            for partition, _ in change.missing
+        )
+        if not too_old and not deserted:
+            raise ChangeError(f"{name} is not in doubt: all of its partitions can be asked")
+        self._resolutions = (
+            *self._resolutions,
+            Resolution(
+                index=self._index,
+                tx_id=change.tx_id,
+                attempt=change.attempt,
+                commits=change.commits,
+                by_hand=change.by_hand,
+                time=change.time,
+                partitions=tuple(places),
+                missing=tuple(partition for partition, _ in change.missing),
+            ),
+        )
 
     def goals_set(self, change: GoalsSet) -> None:
         members = {*change.members}
@@ -420,6 +458,7 @@ _APPLY: Mapping[type, Callable[[_Draft, Any], None]] = {
     MemberLost: _Draft.member_lost,
     PartitionReset: _Draft.partition_reset,
     LossPolicySet: _Draft.loss_policy_set,
+    TransactionResolved: _Draft.transaction_resolved,
 }
 
 _NOBODY = KnownMember(member=UUID(int=0), address="", since=0)

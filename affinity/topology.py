@@ -15,7 +15,7 @@ Left out: what changes a topology (``changes``), and which changes are due (``ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
@@ -162,6 +162,26 @@ class Loss:
     author: Incarnation
     opened: int
     upto: int
+    time: int = 0
+    """When that was asked for, in microseconds; 0 if nobody has noted it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolution:
+    """What was decided of a transaction that its groups could not decide any more.
+
+    ``partitions`` are those that it writes, ``missing`` those of them that could not tell what they
+    had of it, ``index`` is the decision.
+    """
+
+    index: int
+    tx_id: bytes
+    attempt: int
+    commits: bool
+    by_hand: bool
+    time: int
+    partitions: tuple[int, ...]
+    missing: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +224,8 @@ class Topology:
     """What was lost, and how it went on, the oldest first."""
     loss_policy: LossPolicy = "read-write-safe"
     """What else happens when partitions are lost."""
+    resolutions: tuple[Resolution, ...] = ()
+    """Transactions in doubt that have come to an end, the oldest first."""
 
     @cached_property
     def told_history(self) -> UUID | None:
@@ -211,6 +233,15 @@ class Topology:
         if not self.losses or self.history is None:
             return self.history
         return uuid5(self.history, f"behind the reset of decision {self.losses[-1].index}")
+
+    @cached_property
+    def resolved(self) -> Mapping[tuple[bytes, int], Resolution]:
+        """What was decided of transactions in doubt, by id and attempt."""
+        return {(one.tx_id, one.attempt): one for one in self.resolutions}
+
+    def is_too_old(self, partition: int, epoch: int) -> bool:
+        """Tell whether a partition may know nothing any more of what was prepared in an epoch."""
+        return is_too_old(self.losses, partition, epoch)
 
     @cached_property
     def present(self) -> frozenset[Incarnation]:
@@ -322,6 +353,15 @@ class Topology:
     def __repr__(self) -> str:
         present = sum(known.present for known in self.members.values())
         return f"<Topology index={self.index} members={present}/{len(self.members)}>"
+
+
+def is_too_old(losses: Iterable[Loss], partition: int, epoch: int) -> bool:
+    """Tell whether a partition went on from a copy that may not know of all of an epoch (T9).
+
+    That copy has taken part in the takeover of the newest epoch that it had opened, so it knows
+    what has become of everything before that one.
+    """
+    return any(loss.partition == partition and loss.opened <= epoch < loss.epoch for loss in losses)
 
 
 def map_named(namespaces: Mapping[int, KnownNamespace], name: str) -> KnownNamespace | None:

@@ -25,6 +25,10 @@ _COMMANDS = {
         "tidelog.tools.cluster.cli:cluster",
         "Run a cluster on this machine, to try things with.",
     ),
+    "tx": (
+        "tidelog.tools.tx.cli:tx",
+        "Look at transactions of a cluster, and end those in doubt.",
+    ),
     "server": ("tidelog.tools.server.cli:server", "Make and run a member of a cluster."),
     "sim": (
         "tidelog.tools.sim.cli:sim",

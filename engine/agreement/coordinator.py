@@ -40,6 +40,7 @@ from ...affinity.changes import (
     PartitionReset,
     Takeover,
     TopologyChange,
+    TransactionResolved,
 )
 from ...affinity.folding import applied, verdicts
 from ...affinity.goals import goals_due, rows_due
@@ -316,10 +317,15 @@ class Coordinator:
         """Tell whether it is too early to answer a request.
 
         A partition that was lost gets another author, too, only once the lease of its old one has
-        ended: that one may have been cut off only (L4).  Where it goes on by itself everybody who
+        ended: that one may have been cut off only (L4).  Until then it may say what it has of a
+        transaction, too, so none is resolved.  Where a partition goes on by itself everybody who
         may have a better copy is waited for, but not for ever.
         """
         change = request.change
+        if isinstance(change, TransactionResolved):
+            places = {partition for partition, _ in change.missing} & {*topology.deserted}
+            authors = [topology.partitions[partition].author for partition in sorted(places)]
+            return any(now < self.lease.held_until(author) for author in authors)
         if isinstance(change, PartitionReset) and change.partition in topology.lost:
             if now < self.lease.held_until(topology.partitions[change.partition].author):
                 return True

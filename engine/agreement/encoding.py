@@ -45,6 +45,7 @@ from ...affinity.changes import (
     Takeover,
     TopologyChange,
     Touched,
+    TransactionResolved,
 )
 from ...affinity.partitions import Space, check_spaces
 from ...affinity.table import PartitionRow
@@ -58,6 +59,7 @@ from ...affinity.topology import (
     LossPolicy,
     MovingCopy,
     PartitionCopies,
+    Resolution,
     Topology,
 )
 from ...wal.records.shapes import UNDECODABLE, UndecodableRecordError
@@ -97,6 +99,7 @@ def topology_bytes(topology: Topology) -> bytes:
         list(map(names.member, topology.placed)),
         [_loss_row(loss, names) for loss in topology.losses],
         topology.loss_policy,
+        list(map(_resolution_row, topology.resolutions)),
     ]
     data: bytes = msgpack.packb([topology.index, *names.rows(), *fields])
     return data
@@ -369,16 +372,19 @@ def _lost(row: list[Any], places: _Places) -> MemberLost:
 
 def _reset_row(change: PartitionReset, names: _Names) -> list[Any]:
     author = names.incarnation(change.author)
-    return [change.partition, change.epoch, author, change.empty, change.opened, change.upto]
+    rest = [change.empty, change.opened, change.upto, change.time]
+    return [change.partition, change.epoch, author, *rest]
 
 
 def _reset(row: list[Any], places: _Places) -> PartitionReset:
-    partition, epoch, author, empty, opened, upto = read_fields(
-        row, as_number, as_number, places.incarnation, as_flag, as_number, as_number
-    )
+    partition, epoch, author, empty, opened, upto, time = read_fields(
+        row, as_number, as_number, places.incarnation, as_flag, as_number, as_number,
+        later=((as_number, 0),),
+    )  # fmt: skip
     return PartitionReset(
-        partition=partition, epoch=epoch, author=author, empty=empty, opened=opened, upto=upto
-    )
+        partition=partition, epoch=epoch, author=author, empty=empty, opened=opened, upto=upto,
+        time=time,
+    )  # fmt: skip
 
 
 def _policy_row(change: LossPolicySet, _names: _Names) -> list[Any]:
@@ -395,6 +401,27 @@ def _policy(value: object) -> LossPolicy:
         if value == policy:
             return policy
     raise ValueError(f"expected one of {', '.join(LOSS_POLICIES)}, found {value!r}")
+
+
+def _resolved_row(change: TransactionResolved, _names: _Names) -> list[Any]:
+    return [
+        change.tx_id, change.attempt, change.commits, change.by_hand, change.time,
+        list(map(list, change.participants)), list(map(list, change.missing)),
+    ]  # fmt: skip
+
+
+def _resolved(row: list[Any], _places: _Places) -> TransactionResolved:
+    def pair(value: object) -> tuple[int, int]:
+        partition, epoch = read_fields(value, as_number, as_number)
+        return partition, epoch
+
+    tx_id, attempt, commits, by_hand, time, participants, missing = read_fields(
+        row, as_id, as_number, as_flag, as_flag, as_number, each(pair), each(pair)
+    )
+    return TransactionResolved(
+        tx_id=tx_id.bytes, attempt=attempt, commits=commits, by_hand=by_hand, time=time,
+        participants=participants, missing=missing,
+    )  # fmt: skip
 
 
 # Append; change nothing.
@@ -418,6 +445,7 @@ _SHAPES: Mapping[type, _Shape] = {
     MemberLost: _Shape(17, _lost_row, _lost),
     PartitionReset: _Shape(18, _reset_row, _reset),
     LossPolicySet: _Shape(19, _policy_row, _policy_set),
+    TransactionResolved: _Shape(20, _resolved_row, _resolved),
 }
 _BY_NUMBER = {shape.number: shape for shape in _SHAPES.values()}
 
@@ -486,7 +514,15 @@ def _copies_row(copies: PartitionCopies, names: _Names) -> list[Any]:
 
 def _loss_row(loss: Loss, names: _Names) -> list[Any]:
     author = names.incarnation(loss.author)
-    return [loss.index, loss.partition, loss.before, loss.epoch, author, loss.opened, loss.upto]
+    rest = [loss.opened, loss.upto, loss.time]
+    return [loss.index, loss.partition, loss.before, loss.epoch, author, *rest]
+
+
+def _resolution_row(one: Resolution) -> list[Any]:
+    return [
+        one.index, one.tx_id, one.attempt, one.commits, one.by_hand, one.time,
+        list(one.partitions), list(one.missing),
+    ]  # fmt: skip
 
 
 def _namespace_row(known: KnownNamespace) -> list[Any]:
@@ -499,12 +535,12 @@ def _topology(value: object) -> Topology:
         as_list, as_number,
         later=(
             (as_number, 1), (as_flag, True), (as_list, None), (as_list, []),
-            (_policy, "read-write-safe"),
+            (_policy, "read-write-safe"), (as_list, []),
         ),
     )  # fmt: skip
     places = _Places(ids, incarnations)
     baseline, spaces, partitions, namespaces, next_namespace, *later = rest
-    min_in_sync, auto_join, placed, losses, loss_policy = later
+    min_in_sync, auto_join, placed, losses, loss_policy, resolutions = later
     placed = baseline if placed is None else placed
     cluster, store, history = read_fields(named, maybe(as_id), maybe(as_id), maybe(as_id))
     topology = Topology(
@@ -523,6 +559,7 @@ def _topology(value: object) -> Topology:
         placed=tuple(map(places.member, placed)),
         losses=tuple(_loss(row, places) for row in losses),
         loss_policy=loss_policy,
+        resolutions=tuple(map(_resolution, resolutions)),
     )
     _check(topology, ids)
     return topology
@@ -577,9 +614,10 @@ def _copies(partition: int, row: object, places: _Places) -> PartitionCopies:
 
 
 def _loss(row: object, places: _Places) -> Loss:
-    index, partition, before, epoch, author, opened, upto = read_fields(
-        row, as_number, as_number, as_number, as_number, places.incarnation, as_number, as_number
-    )
+    index, partition, before, epoch, author, opened, upto, time = read_fields(
+        row, as_number, as_number, as_number, as_number, places.incarnation, as_number, as_number,
+        later=((as_number, 0),),
+    )  # fmt: skip
     return Loss(
         index=index,
         partition=partition,
@@ -588,7 +626,19 @@ def _loss(row: object, places: _Places) -> Loss:
         author=author,
         opened=opened,
         upto=upto,
+        time=time,
     )
+
+
+def _resolution(row: object) -> Resolution:
+    index, tx_id, attempt, commits, by_hand, time, partitions, missing = read_fields(
+        row, as_number, as_id, as_number, as_flag, as_flag, as_number, each(as_number),
+        each(as_number),
+    )  # fmt: skip
+    return Resolution(
+        index=index, tx_id=tx_id.bytes, attempt=attempt, commits=commits, by_hand=by_hand,
+        time=time, partitions=partitions, missing=missing,
+    )  # fmt: skip
 
 
 def _namespace(row: object) -> KnownNamespace:

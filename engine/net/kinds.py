@@ -131,7 +131,8 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (52, "refused", DATA, "tx:bytes attempt:int partition:int failure:list"),
     (53, "decision", DATA, "tx:bytes attempt:int runs:int* time:int partitions:int*"),
     (54, "settled", DATA, "collectors:int* partitions:int* txs:bytes*"),
-    (55, "question", DATA, "tx:bytes attempt:int near:bytes boot:int partition:int epoch:int"),
+    (55, "question", DATA,
+     "tx:bytes attempt:int near:bytes boot:int partition:int epoch:int went_back:flag"),
     (56, "forget", DATA, "partitions:int* txs:bytes*"),
     (57, "pin", DATA, "snapshot:bytes attempt:int decided:int"),
     (58, "pinned", DATA,
@@ -181,6 +182,7 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (87, "ask-over", DATA, "txs:bytes*"),
     (88, "over", DATA, "txs:bytes*"),
     (89, "ask-settled", DATA, "collectors:int* partitions:int* txs:bytes*"),
+    (90, "too-old", DATA, "tx:bytes attempt:int partition:int"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

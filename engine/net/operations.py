@@ -44,6 +44,9 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
     "losses": (),
     "policy": typed_fields("policy:text"),
     "reset": typed_fields("partition:int empty:flag"),
+    "transactions": (),
+    "transaction": typed_fields("id:bytes"),
+    "resolve": typed_fields("id:bytes commits:flag"),
 }
 READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")

@@ -91,6 +91,7 @@ class Committing:
         self._around = around
         self._near = near
         self._locks, self._leading = transactions.locks, transactions.near
+        self._history = transactions.history
         self._leading.over = self._ask_again
         self._unconfirmed: list[PendingCommit] = []
         self._questions: list[ClientRequest] = []
@@ -345,6 +346,9 @@ class Committing:
         entry = None if stored is None else outcomes.decode_outcome(stored)
         if entry is not None and entry.kind is outcomes.Kind.COMMITTED:
             request.answer("committed")
+            return
+        if entry is None and self._history.may_be_lost(tx_id, home):
+            request.answer("too_old")
             return
         # Whoever uses a higher attempt than the next one was told of that one's refusal.
         attempt = 1 if entry is None else entry.attempt + 1

@@ -28,6 +28,7 @@ from ...affinity.changes import (
     NamespaceRenamed,
     PartitionReset,
     TopologyChange,
+    TransactionResolved,
 )
 from ...affinity.errors import (
     ClusterError,
@@ -270,6 +271,9 @@ def _is_effective(change: TopologyChange, before: Topology, topology: Topology) 
             return member in topology.members and topology.members[member].lost
         case LossPolicySet(policy=policy):
             return topology.loss_policy == policy
+        case TransactionResolved(tx_id=tx_id, attempt=attempt):
+            resolution = topology.resolved.get((tx_id, attempt))
+            return resolution is not None and resolution.commits == change.commits
         case PartitionReset():
             return False  # that is for the decisions to show
     raise AssertionError(change)

@@ -82,7 +82,7 @@ class Losing:
                 f"this member cannot go on with partition {partition}: its disk failed: {failure}",
                 hint="Check the disk, and start this member again; or name another one.",
             )
-        self._deciding.change(self._change(partition, empty), deadline, done)
+        self._deciding.change(self._change(partition, empty, self._time()), deadline, done)
 
     def told(self) -> Mapping[str, Any]:
         """Return which partitions are lost, what became of those that were, and the policy."""
@@ -100,6 +100,13 @@ class Losing:
                 ]
                 for loss in topology.losses
             ],
+            "resolved": [
+                [
+                    one.index, one.tx_id, one.attempt, one.commits, one.by_hand,
+                    list(one.partitions), list(one.missing),
+                ]
+                for one in topology.resolutions
+            ],
         }  # fmt: skip
 
     def _has(self, partition: int) -> bool:
@@ -114,7 +121,10 @@ class Losing:
         """
         return self._log.failure or (self._checkpointer.doubtful if empty else None)
 
-    def _change(self, partition: int, empty: bool) -> PartitionReset:
+    def _time(self) -> int:
+        return max(self._log.state.time, self._log.environment.clock())
+
+    def _change(self, partition: int, empty: bool, time: int) -> PartitionReset:
         state = self._log.state
         return PartitionReset(
             partition=partition,
@@ -123,6 +133,7 @@ class Losing:
             empty=empty,
             opened=0 if empty else state.epochs[partition],
             upto=0 if empty else state.counters[partition].hwm,
+            time=time,
         )
 
     # -------------------------------------------------------------- what goes on by itself
@@ -133,16 +144,17 @@ class Losing:
         What is asked for already is not asked for anew with each decision: it would wait twice.
         """
         while True:
-            offers = self._offers()
+            time = self._time()
+            offers = self._offers(time)
             async with trio.open_nursery() as nursery:
                 for change in offers:
                     nursery.start_soon(partial(self._council.propose, change))
                 with trio.move_on_after(LOOK_AGAIN_S if offers else math.inf):
-                    while self._offers() == offers:
+                    while self._offers(time) == offers:
                         await self._news.wait()
                 nursery.cancel_scope.cancel()
 
-    def _offers(self) -> list[PartitionReset]:
+    def _offers(self, time: int) -> list[PartitionReset]:
         """Return what this member has of partitions that go on by themselves."""
         topology, me = self._topology, self._me.member
         if topology.loss_policy != "ignore" or me not in topology.baseline:
@@ -152,4 +164,4 @@ class Losing:
         if topology.members[me].voter:
             return []
         found = ((p, not self._has(p)) for p in topology.lost[:AT_ONCE_MAX])
-        return [self._change(p, empty) for p, empty in found if self._failure(empty) is None]
+        return [self._change(p, empty, time) for p, empty in found if self._failure(empty) is None]

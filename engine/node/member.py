@@ -27,7 +27,6 @@ from ...affinity.changes import (
 )
 from ...affinity.errors import (
     ClusterError,
-    HistoryTruncatedError,
     NotEnoughMembersError,
     TidelogError,
     UsageError,
@@ -37,7 +36,6 @@ from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record
 from ..agreement.encoding import topology_bytes
 from ..agreement.machine import Agreement
 from ..agreement.timing import Timing
-from ..commit import outcomes
 from ..commit.outcomes import Outcome
 from ..data.full_pairs import PackedPairs, PairTally, unpacked
 from ..net.addresses import address_of
@@ -49,7 +47,6 @@ from ..replication.following import Following
 from ..replication.streams import Streams
 from ..store.checkpointer import catalog_of
 from ..store.maintenance import CHECKPOINT_PAUSE
-from ..system.disk_errors import translated_disk
 from ..system.environment import Address
 from .aside import Aside
 from .catching_up import CatchingUp
@@ -68,7 +65,6 @@ from .losing import Losing
 from .member_files import OLD_DISK_HINT, OpenMember
 from .outflow import Outflow
 from .partitions import Partitions
-from .prepared import outcome_of
 from .requests import Requests
 from .supplying import Supplies
 from .tasks import Tasks
@@ -146,6 +142,7 @@ class RunningMember:
             me, opened.files, self.log, self.partitions, streams, outflow, now, reached,
             self._tasks,
         )  # fmt: skip
+        transactions.in_doubt.suggest = self.council.suggest
         self.groups.supplies = Supplies(
             me, opened.files, self.log, self.partitions, streams, outflow, self.council, now,
             reached, self.groups.announce, self._tasks,
@@ -430,57 +427,10 @@ class RunningMember:
         self._deciding.change(change, deadline, done, number)
 
     def find_outcome(
-        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], None]
+        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], object]
     ) -> None:
-        """Look in the log for what became of a transaction under an id that a client made.
-
-        ``home`` is a partition that it wrote to.
-        """
-
-        async def look() -> None:
-            try:
-                in_log = partial(self._outcome, tx_id, home)
-                while True:
-                    # What ends while the log is read may be behind what was read.
-                    was_pending = self._is_pending(tx_id, home)
-                    found = await self._environment.run("outcome", in_log)
-                    outcome = outcome_of(found, tx_id, home, self._files.state)
-                    if outcome != "pending" and not was_pending:
-                        break
-                    await trio.sleep(TICK_S)
-                done(outcome)
-            except TidelogError as error:
-                done(error)
-
-        self._tasks.begin(look)
-
-    def _is_pending(self, tx_id: bytes, home: int) -> bool:
-        pending = self._files.state.copies.pending.get(home)
-        return pending is not None and any(one.tx_id == tx_id for one in pending.all())
-
-    def _outcome(self, tx_id: bytes, home: int) -> list[Record] | Outcome:
-        """Return what the log has about a transaction, or what became of it if that is nothing.
-
-        Nothing tells nothing where a partition was copied in full: what was in it then is in no
-        record of this log.
-        """
-        with translated_disk("reading the log"):
-            for _ in range(outcomes.LOOK_ATTEMPTS):
-                # A checkpoint beside this may drop a segment that is about to be read.
-                with suppress(HistoryTruncatedError):
-                    return self._outcome_in_log(tx_id, home)
-            return self._outcome_in_log(tx_id, home)
-
-    def _outcome_in_log(self, tx_id: bytes, home: int) -> list[Record] | Outcome:
-        keeper = self._files.keeper
-        found = keeper.records_about(tx_id, self._files.manifest.log_ids)
-        if found:
-            return found
-        since = outcomes.born(tx_id, self._files.state.store_id)
-        surely = since is not None and since > keeper.known_since()
-        if keeper.first_position and not surely:
-            return "too_old"
-        return "too_old" if keeper.has_cleared(home) else "rolled_back"
+        """Look for what became of a transaction under an id that a client made."""
+        self.groups.transactions.history.find_outcome(tx_id, home, done)
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows of this member."""

@@ -55,6 +55,7 @@ from .tx_messages import (
     ReadKey,
     ReadSpan,
     RefusedPart,
+    TooOldPart,
     confirm_message,
     decision_message,
     error_told,
@@ -322,6 +323,12 @@ class Near:
             self._end(tx, error, 0, ())
         self._decide(tx, GroupOutcome(tx.tx_id, tx.wanted.attempt, (), 0))
 
+    def too_old(self, part: TooOldPart) -> None:
+        """Take it that a group cannot tell what became of its part: nor can this member."""
+        tx = self._preparing(part.tx_id, part.attempt, part.partition)
+        if tx is not None:
+            self._end(tx, self._unknown(tx), 0, ())
+
     def _preparing(self, tx_id: bytes, attempt: int, partition: int) -> _Led | None:
         tx = self._by_id.get(tx_id)
         if tx is None or tx.step != "preparing" or partition not in tx.waits:
@@ -355,6 +362,9 @@ class Near:
         """Give up what has lost its epoch before a prepare has left; ask about what has since."""
         self._topology = topology
         for tx in list(self._by_ask.values()):
+            if (tx.tx_id, tx.wanted.attempt) in topology.resolved:
+                self._end(tx, self._unknown(tx), 0, ())
+                continue
             moved = [p for p, epoch in tx.written.items() if topology.partitions[p].epoch != epoch]
             if tx.step == "preparing" and len(tx.written) > 1:
                 self._ask(tx, tx.waits.intersection(moved))

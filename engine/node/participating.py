@@ -127,6 +127,8 @@ class Work:
     decided: GroupOutcome | None = None
     answers: dict[int, PreparedPart] = field(default_factory=dict)
     """What other groups have said to this one, by partition."""
+    too_old: set[int] = field(default_factory=set)
+    """The other partitions that cannot tell what became of it (T9)."""
     ask_at: float = float("inf")
     pause: float = DECISION_TIMEOUT_S
 
@@ -173,6 +175,8 @@ class Participating:
         """The last item of a stream whose locks were older than it (Q3)."""
         self.committed_here: Callable[[int, bytes], object] = lambda _partition, _tx_id: None
         """Hears of commits that all copies of a partition have."""
+        self.tells_otherwise: Callable[[Incarnation, Question], bool] = lambda _asker, _asked: False
+        """Answers about what is unknown here, if it is not refused by that; tells whether it is."""
 
     def __repr__(self) -> str:
         return f"<Participating in {len(self._works)} transactions>"
@@ -526,7 +530,8 @@ class Participating:
         near = Incarnation(UUID(bytes=member), boot)
         if state.epochs[partition] == question.epoch and self._topology.is_present(near):
             self._refused.setdefault(partition, {})[name] = near
-        self._refuse(asker, partition, name, RoutedError("again", "it is not known here"))
+        if not self.tells_otherwise(asker, question):
+            self._refuse(asker, partition, name, RoutedError("again", "it is not known here"))
 
     def _tell_committed(self, to: Incarnation, partition: int, name: tuple[bytes, int]) -> bool:
         """Say that a part was prepared, if its transaction has committed; tell whether it has.
@@ -620,10 +625,8 @@ class Participating:
             owner, _ = self._locks.take(keys, shared)
             assert owner, "two transactions are pending at one key"
             epoch = next(row.epoch for row in one.participants if row.partition == partition)
-            member, boot = one.near
-            near = Incarnation(UUID(bytes=member), boot)
             work = Work(
-                partition, epoch, one.tx_id, one.attempt, near, 0, owner, keys, "prepared",
+                partition, epoch, one.tx_id, one.attempt, near_of(one), 0, owner, keys, "prepared",
                 participants=one.participants, run=one.run, time=one.time,
                 ask_at=self._now() + DECISION_TIMEOUT_S,
             )  # fmt: skip
@@ -690,6 +693,12 @@ def _share(
 
 def _range(span: ReadSpan) -> Range:
     return Range(namespace=span.namespace, start=span.low, stop=span.high)
+
+
+def near_of(prepared: PrepareRecord) -> Incarnation:
+    """Return the incarnation that led a transaction."""
+    member, boot = prepared.near
+    return Incarnation(UUID(bytes=member), boot)
 
 
 def _full_keys(prepared: PrepareRecord) -> Iterator[bytes]:

@@ -36,7 +36,7 @@ from ..net.kinds import BY_NAME
 from ..net.operations import check_arguments
 from . import reads
 from .client_request import ClientRequest
-from .commits import not_understood, places_of
+from .commits import check_id, not_understood, places_of
 from .committing import Committing
 from .copy_reads import CopyReads
 from .log import NodeLog
@@ -51,7 +51,10 @@ HELD_MAX = 4096
 """Requests that wait for decisions; of more than that the oldest are told to come again."""
 HELD_S_MAX = 5.0
 """Seconds that a request waits for decisions before it is told to come again."""
-AT_ONCE = frozenset(("status", "partition", "copies", "exchanges", "losses", "stale", "topology"))
+AT_ONCE = frozenset((
+    "status", "partition", "copies", "exchanges", "losses", "stale", "topology", "transactions",
+    "transaction",
+))  # fmt: skip
 """What a member answers for itself, whatever it knows of decisions."""
 
 
@@ -128,6 +131,7 @@ class Requests:
         self._log = log
         self._locks = transactions.locks
         self._snapshots, self._pinning = transactions.snapshots, transactions.pinning
+        self._in_doubt, self._history = transactions.in_doubt, transactions.history
         self._copy_reads = copy_reads
         self._committing = committing
         self._partitions = partitions
@@ -306,6 +310,27 @@ class Requests:
             partition, empty, request.deadline, lambda refused: _done(request, refused)
         )
 
+    def _transactions(self, request: ClientRequest) -> None:
+        request.answer(self._in_doubt.told())
+
+    def _transaction(self, request: ClientRequest) -> None:
+        tx_id = request.arguments[0]
+        check_id(tx_id)
+
+        def done(rows: list[list[Any]] | Exception) -> None:
+            if isinstance(rows, Exception):
+                request.fail(rows)
+            else:
+                request.answer({"decided": self._around.decided, "parts": rows})
+
+        self._history.tell(tx_id, done)
+
+    def _resolve(self, request: ClientRequest) -> None:
+        tx_id, commits = request.arguments
+        check_id(tx_id)
+        change = self._in_doubt.change(tx_id, commits=commits)
+        self._around.change(change, request.deadline, lambda refused: _done(request, refused))
+
     def _move(self, request: ClientRequest) -> None:
         partition, member = request.arguments
         if not 0 <= partition < self._log.state.partitions:
@@ -404,4 +429,7 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "losses": Requests._losses,
     "policy": Requests._policy,
     "reset": Requests._reset,
+    "transactions": Requests._transactions,
+    "transaction": Requests._transaction,
+    "resolve": Requests._resolve,
 }

@@ -105,12 +105,13 @@ class Settling:
 
     def _ask(self, work: Work) -> None:
         near = work.near.member.bytes, work.near.boot
+        went_back = self._topology.is_too_old(work.partition, work.epoch)
         for partition, epoch, _ in work.participants:
             if partition == work.partition or partition in work.answers:
                 continue
             author = self._topology.partitions[partition].author
             if self._topology.is_present(author):
-                question = Question(work.tx_id, work.attempt, near, partition, epoch)
+                question = Question(work.tx_id, work.attempt, near, partition, epoch, went_back)
                 self._post.tell(author, question_message(question))
 
     def prepared(self, part: PreparedPart) -> None:

@@ -2,7 +2,8 @@
 
 Snapshots of all groups, too, since they go by the same words.
 
-Left out: what they do (``near``, ``participating``, ``settling``; ``snapshots``, ``pinning``).
+Left out: what they do (``near``, ``participating``, ``settling``, ``in_doubt``; ``snapshots``,
+``pinning``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..net.kinds import BY_NUMBER
 from ..replication.streams import Streams
 from ..store.store_files import StoreFiles
 from .group_locks import GroupLocks
+from .in_doubt import InDoubt
 from .log import NodeLog
 from .near import Near
 from .outflow import Outflow
@@ -25,6 +27,7 @@ from .post import Post
 from .settling import Settling
 from .snapshots import Snapshots
 from .tasks import Tasks
+from .tx_history import TxHistory
 from .tx_messages import KINDS, told_of
 
 
@@ -48,6 +51,8 @@ class Transactions:
         self.near = Near(me, post, log.new_id, now, reached)
         self.participating = Participating(log, partitions, streams, self.locks, post, now)
         self.settling = Settling(log, partitions, self.participating, post, now)
+        self.history = TxHistory(files, tasks)
+        self.in_doubt = InDoubt(log, partitions, self.participating, self.history, post, now)
         self.pinning = Pinning(
             files, log, partitions, streams, self.participating, post,
             lambda: self._decided, now, tasks,
@@ -69,6 +74,8 @@ class Transactions:
         """Take what a member says; ``FrameError`` if that cannot be."""
         told = told_of(message)
         match BY_NUMBER[message[0]].name:
+            case "prepare" | "question" if self.in_doubt.is_resolved(told):
+                pass
             case "lock":
                 self.participating.lock(sender, told)
             case "locked":
@@ -91,6 +98,9 @@ class Transactions:
                 self.participating.decision(*told)
             case "question":
                 self.participating.question(sender, told)
+            case "too-old":
+                self.near.too_old(told)
+                self.in_doubt.too_old(told)
             case "ask-over":
                 self.near.asked_over(sender, *told)
             case "over":
@@ -115,6 +125,8 @@ class Transactions:
         self.settling.decided(topology)
         self.participating.decided(topology)
         self.near.decided(topology)
+        self.history.decided(topology)
+        self.in_doubt.decided(topology)
         self.snapshots.decided(topology)
         self._decided = topology.index
 
@@ -128,6 +140,7 @@ class Transactions:
         """Go on with what is pending in a partition that is served from now on."""
         self.participating.opened(partition)
         self.settling.opened(partition)
+        self.in_doubt.obey()
 
     def log_failed(self) -> None:
         """Let nobody wait: nothing that is heard from now on may rest on the log (I6)."""
@@ -140,5 +153,6 @@ class Transactions:
         self.near.tick()
         self.participating.tick()
         self.settling.tick()
+        self.in_doubt.tick()
         self.snapshots.tick()
         self.pinning.tick()

@@ -13,6 +13,7 @@ prepared         primary, near or settler               it is on every copy
 refused          primary, near or settler               it never will be
 decision         near, primary                          what all groups have come to
 question         settler, primary                       which of both
+too-old          primary, near or settler               that it cannot tell, and never will (T9)
 settled          primary, primary of the collector      all copies here have the end
 ask-settled      collector, primary                     whether they have, as it has not heard it
 ask-over         collector, near                        whether it waits for nothing any more
@@ -155,13 +156,26 @@ class GroupOutcome(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What became of a part; ``near`` is the incarnation that led the transaction."""
+    """What became of a part; ``near`` is the incarnation that led the transaction.
+
+    ``went_back`` tells that whoever asks goes on from an older copy: what it asks about may have
+    been forgotten by all others, as they had heard of the end.
+    """
 
     tx_id: bytes
     attempt: int
     near: tuple[bytes, int]
     partition: int
     epoch: int
+    went_back: bool = False
+
+
+class TooOldPart(NamedTuple):
+    """A part of which its group does not know any more what became of it."""
+
+    tx_id: bytes
+    attempt: int
+    partition: int
 
 
 class PreparedAtPin(NamedTuple):
@@ -264,8 +278,13 @@ def decision_message(decided: GroupOutcome, partitions: Sequence[int]) -> Messag
 
 def question_message(question: Question) -> Message:
     """Return a ``question``."""
-    tx_id, attempt, (member, boot), partition, epoch = question
-    return BY_NAME["question"].message(tx_id, attempt, member, boot, partition, epoch)
+    tx_id, attempt, (member, boot), partition, epoch, went_back = question
+    return BY_NAME["question"].message(tx_id, attempt, member, boot, partition, epoch, went_back)
+
+
+def too_old_message(part: TooOldPart) -> Message:
+    """Return a ``too-old``."""
+    return BY_NAME["too-old"].message(*part)
 
 
 def settled_message(kind: str, rows: Sequence[tuple[int, int, bytes]]) -> Message:
@@ -393,10 +412,17 @@ def _decision(
 
 
 def _question(
-    tx_id: bytes, attempt: int, member: bytes, boot: int, partition: int, epoch: int
-) -> Question:
+    tx_id: bytes, attempt: int, member: bytes, boot: int, partition: int, epoch: int,
+    went_back: bool,
+) -> Question:  # fmt: skip
     _check_numbers(attempt, boot, partition, epoch)
-    return Question(checked_id(tx_id), attempt, (checked_id(member), boot), partition, epoch)
+    near = checked_id(member), boot
+    return Question(checked_id(tx_id), attempt, near, partition, epoch, went_back)
+
+
+def _too_old(tx_id: bytes, attempt: int, partition: int) -> TooOldPart:
+    _check_numbers(attempt, partition)
+    return TooOldPart(checked_id(tx_id), attempt, partition)
 
 
 def _settled(
@@ -477,6 +503,7 @@ _READERS: dict[str, Any] = {
     "refused": _refused,
     "decision": _decision,
     "question": _question,
+    "too-old": _too_old,
     "ask-over": lambda txs: (list(map(checked_id, txs)),),
     "over": lambda txs: (list(map(checked_id, txs)),),
     "settled": _settled,

@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 import trio
 from cluster.test_growing import QUICK, WRITTEN, gone, grown, left, partitions, placed, want
-from cluster.test_losses import ask, lose
 
 from support.copies import Group, live
+from support.losing import ask, lose
 from support.raw_client import FailureError
 from tidelog.affinity.changes import CopiesRemoved
 from tidelog.affinity.goals import rows_due
@@ -122,6 +122,8 @@ def test_an_old_copy_of_a_lost_partition_is_not_cleared(seed: int) -> None:
         at.start([old])
         await trio.sleep(5)
         await ask(group, old, "reset", group.partition, False)
+        await at.settled(at.running())
+        await at.whole()  # so that nobody is given the partition while it is read
         await at.settled(at.running())
         assert [await group.value(i) for i in range(4)] == [b"old"] * 4
 

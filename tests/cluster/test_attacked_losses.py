@@ -14,9 +14,7 @@ import pytest
 import trio
 from cluster.test_losses import (
     QUICK,
-    ask,
     kept_aside,
-    lose,
     losses,
     lost_but_for_a_stale_copy,
     shown_values,
@@ -26,6 +24,7 @@ from cluster.test_losses import (
 from cluster.test_rescue import directories
 
 from support.copies import Group, admitted, live
+from support.losing import ask, lose
 from support.raw_client import FailureError
 from tidelog.affinity.changes import BaselineChanged, Decision, Joined, MemberLost, NamespaceMade
 from tidelog.affinity.topology import Incarnation, Loss, Topology

@@ -7,7 +7,6 @@ nothing.  Until its members are declared lost it is only unavailable, and opens 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import trio
 
 from support.copies import Group, live
+from support.losing import ask, lose
 from support.raw_client import FailureError
 from tidelog.affinity.topology import Loss
 from tidelog.engine.agreement.timing import Timing
@@ -25,27 +25,6 @@ from tidelog.testing import SimCluster
 
 QUICK = Timing(join_wait=1.0, swap_pause=0.2)
 RESTART_WAIT = 20.0
-
-
-async def ask(group: Group, name: str, operation: str, *arguments: object) -> object:
-    client = await group.client(name)
-    try:
-        with trio.fail_after(30):
-            return await client.ask(operation, *arguments)
-    finally:
-        client.close()
-
-
-async def lose(group: Group, names: Iterable[str]) -> None:
-    """Declare members lost that have gone; all that are there have heard of it then."""
-    at = group.at
-    for name in names:
-        await group.until(lambda name=name: at.member_id(name) not in at.topology().members_present)  # type: ignore[misc]
-        other = next(one for one in at.running() if one != name)
-        await ask(group, other, "lose", at.member_id(name).bytes)
-    decided = at.topology().index
-    there = [at.member(n) for n in at.running() if at.member_id(n) in at.topology().members_present]
-    await group.until(lambda: all(one.ended or one.decided >= decided for one in there))
 
 
 async def stale_copy(group: Group) -> str:

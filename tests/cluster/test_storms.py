@@ -110,9 +110,9 @@ def acknowledges_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_what_it_committed(patch: pytest.MonkeyPatch) -> None:
-    from tidelog.engine.node.member import RunningMember
+    from tidelog.engine.node.tx_history import TxHistory
 
-    patch.setattr(RunningMember, "_outcome", lambda *_about: "rolled_back")
+    patch.setattr(TxHistory, "_outcome", lambda *_about: "rolled_back")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tidelog.affinity.changes import (
     PartitionReset,
     Takeover,
     Touched,
+    TransactionResolved,
 )
 from tidelog.affinity.partitions import Space
 from tidelog.affinity.table import PartitionRow
@@ -593,3 +594,21 @@ def test_who_asks_to_reset_what_is_not_lost_is_refused_at_once(partition: int) -
     change = PartitionReset(partition=partition, epoch=2, author=ME, empty=True, opened=0, upto=0)
     [reason] = refusals(at, of, ME, change)
     assert reason.startswith(("partition 0 is not lost", "there is no partition 4"))
+
+
+def test_what_is_in_doubt_is_ended_once_the_lease_of_who_is_missing_has_ended() -> None:
+    at = leading()
+    answered(at, ME, BOB, CID, EVE)
+    of = topology((BOB,))
+    assert BOB in [holder for holder, _, _ in at.leases_due(of, 0.0)]
+    of = replace(
+        of, members={**of.members, BOB.member: replace(of.members[BOB.member], present=False)}
+    )
+    change = TransactionResolved(
+        tx_id=b"t" * 16, attempt=1, commits=False, by_hand=True, time=0,
+        participants=((0, of.partitions[0].epoch),), missing=((0, of.partitions[0].epoch),),
+    )  # fmt: skip
+    at.asked(ME, ProposeChange(request=3, change=change), 0.0)
+    held = at.lease.held_until(BOB)
+    assert at.due(of, (), held - 0.01) == (None, [])
+    assert change in changes(at, of, held)

@@ -32,9 +32,17 @@ from tidelog.affinity.changes import (
     PartitionReset,
     Takeover,
     Touched,
+    TransactionResolved,
 )
 from tidelog.affinity.partitions import Space
-from tidelog.affinity.topology import LOSS_POLICIES, Incarnation, Loss, MovingCopy, Topology
+from tidelog.affinity.topology import (
+    LOSS_POLICIES,
+    Incarnation,
+    Loss,
+    MovingCopy,
+    Resolution,
+    Topology,
+)
 from tidelog.engine.agreement.encoding import (
     decision_bytes,
     decision_of,
@@ -110,8 +118,19 @@ CHANGES = st.one_of(
         empty=st.booleans(),
         opened=NUMBERS,
         upto=NUMBERS,
+        time=NUMBERS,
     ),
     st.builds(LossPolicySet, policy=st.sampled_from(LOSS_POLICIES)),
+    st.builds(
+        TransactionResolved,
+        tx_id=st.binary(min_size=16, max_size=16),
+        attempt=NUMBERS,
+        commits=st.booleans(),
+        by_hand=st.booleans(),
+        time=NUMBERS,
+        participants=st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple),
+        missing=st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple),
+    ),
     st.builds(GoalsReached, partitions=st.lists(NUMBERS, max_size=3).map(tuple)),
 )
 DECISIONS = st.builds(Decision, NUMBERS, st.lists(CHANGES, max_size=4).map(tuple))
@@ -170,8 +189,19 @@ def test_bytes_are_as_they_always_were() -> None:
             GoalsSet(members=(ADA, BOB), goals=((1, (BOB, ADA)), (2, (ADA,)))),
             GoalsReached(partitions=(1, 2)),
             MemberLost(member=BOB),
-            PartitionReset(partition=1, epoch=9, author=ADA_1, empty=False, opened=4, upto=7),
+            PartitionReset(
+                partition=1, epoch=9, author=ADA_1, empty=False, opened=4, upto=7, time=8
+            ),
             LossPolicySet(policy="ignore"),
+            TransactionResolved(
+                tx_id=ADA.bytes,
+                attempt=2,
+                commits=True,
+                by_hand=False,
+                time=6,
+                participants=((1, 4), (5, 3)),
+                missing=((5, 7),),
+            ),
         ),
     )
     nine, ten, eleven = (UUID(int=number).bytes for number in (9, 10, 11))
@@ -198,14 +228,17 @@ def test_bytes_are_as_they_always_were() -> None:
             [15, [0, 1], [[1, [1, 0]], [2, [0]]]],
             [16, [1, 2]],
             [17, 1],
-            [18, 1, 9, 0, False, 4, 7],
+            [18, 1, 9, 0, False, 4, 7, 8],
             [19, "ignore"],
+            [20, ADA.bytes, 2, True, False, 6, [[1, 4], [5, 3]], [[5, 7]]],
         ],
     ]
     assert msgpack.unpackb(decision_bytes(decision)) == written
     assert decision_of(msgpack.packb(written)) == decision
-    del written[3][0][7:], written[3][1][4:]  # as earlier versions wrote them
-    assert decision_of(msgpack.packb(written)) == decision
+    written[3][17][7] = 0
+    undated = decision_of(msgpack.packb(written))
+    del written[3][0][7:], written[3][1][4:], written[3][17][7:]  # as earlier versions wrote them
+    assert decision_of(msgpack.packb(written)) == undated
 
 
 TOPOLOGY: list[Any] = [
@@ -225,8 +258,9 @@ TOPOLOGY: list[Any] = [
     2,
     False,
     [0],
-    [[3, 0, 1, 2, 0, 1, 7]],
+    [[3, 0, 1, 2, 0, 1, 7, 8]],
     "read-only-safe",
+    [[4, BOB.bytes, 1, False, True, 6, [0, 5], [5]]],
 ]
 
 
@@ -242,7 +276,20 @@ def test_a_topology_of_plain_arrays() -> None:
     assert copies.emptied == 3
     assert topology.members[BOB].lost
     [loss] = topology.losses
-    assert loss == Loss(index=3, partition=0, before=1, epoch=2, author=ADA_1, opened=1, upto=7)
+    assert loss == Loss(
+        index=3, partition=0, before=1, epoch=2, author=ADA_1, opened=1, upto=7, time=8
+    )
+    [resolution] = topology.resolutions
+    assert resolution == Resolution(
+        index=4,
+        tx_id=BOB.bytes,
+        attempt=1,
+        commits=False,
+        by_hand=True,
+        time=6,
+        partitions=(0, 5),
+        missing=(5,),
+    )
     assert (topology.members[BOB].voter, topology.members[BOB].leaving) == (True, True)
     assert (topology.min_in_sync, topology.auto_join, topology.placed) == (2, False, (ADA,))
     assert topology.loss_policy == "read-only-safe"
@@ -253,7 +300,7 @@ def test_a_later_version_may_append_fields() -> None:
     found = [*msgpack.unpackb(msgpack.packb(TOPOLOGY)), 1]
     for row in (
         found, found[2][0], found[3], found[4][0], found[6][0], found[7][0], found[7][0][7][0],
-        found[8][0],
+        found[8][0], found[13][0], found[15][0],
     ):  # fmt: skip
         row.append(b"new")
     assert topology_of(msgpack.packb(found)) == topology_of(msgpack.packb(TOPOLOGY))

@@ -1065,7 +1065,7 @@ def test_messages_about_transactions_of_several_groups_go_to_these() -> None:
     wanted = [
         "lock", "locked", "unlock", "confirm", "confirmed", "prepare", "prepared", "refused",
         "decision", "question", "settled", "ask-settled", "forget", "ask-over", "over",
-        "pin", "pinned", "resume", "held",
+        "pin", "pinned", "resume", "held", "too-old",
     ]  # fmt: skip
     assert {kind.name for kind in KINDS if Transactions.takes(kind.name)} == set(wanted)
     others = ["read", "value", "committing", "committing-ok", "probe"]

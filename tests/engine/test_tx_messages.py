@@ -30,6 +30,7 @@ from tidelog.engine.node.tx_messages import (
     ReadKey,
     ReadSpan,
     RefusedPart,
+    TooOldPart,
     answer_message,
     confirm_message,
     decision_message,
@@ -48,6 +49,7 @@ from tidelog.engine.node.tx_messages import (
     settled_message,
     told_failure,
     told_of,
+    too_old_message,
     unlock_message,
 )
 from tidelog.errors import (
@@ -82,6 +84,7 @@ PREPARED = PreparedPart(TX, 1, Run(2, 3, 11, 2), 1 << 50)
 COMMITTED = GroupOutcome(TX, 1, (Run(1, 4, 1, 1), Run(2, 3, 11, 2)), 5)
 ROLLED_BACK = GroupOutcome(TX, 2, (), 0)
 QUESTION = Question(TX, 1, (NEAR, 4), 2, 3)
+WENT_BACK = QUESTION._replace(went_back=True)
 SETTLED = [(0, 1, TX), (0, 2, OTHER)]
 SNAPSHOT = b"of a whole store"
 PINNED = PinnedHere(
@@ -109,6 +112,8 @@ TOLD: list[tuple[str, Message, Any]] = [
     ("decision", decision_message(COMMITTED, [1, 2]), (COMMITTED, [1, 2])),
     ("decision", decision_message(ROLLED_BACK, [3]), (ROLLED_BACK, [3])),
     ("question", question_message(QUESTION), QUESTION),
+    ("question", question_message(WENT_BACK), WENT_BACK),
+    ("too-old", too_old_message(TooOldPart(TX, 1, 2)), TooOldPart(TX, 1, 2)),
     (
         "settled",
         settled_message("settled", [(0, 1, TX), (0, 2, OTHER)]),

@@ -57,6 +57,7 @@ ROOMS: Mapping[str, tuple[tuple[str, ...], ...]] = {
         ("db",),
         ("kv", "spark", "server", "sim"),
         ("demo", "cluster"),
+        ("tx",),
         ("",),
     ),
 }

@@ -33,9 +33,9 @@ FAILING = 14
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that say of every commit in doubt that it did not happen."""
-    from tidelog.engine.node.member import RunningMember
+    from tidelog.engine.node.tx_history import TxHistory
 
-    monkeypatch.setattr(RunningMember, "_outcome", lambda *_about: "rolled_back")
+    monkeypatch.setattr(TxHistory, "_outcome", lambda *_about: "rolled_back")
 
 
 def test_seeds_that_pass_are_counted(run: Run) -> None:

@@ -3,7 +3,7 @@
     policy   what else happens when partitions are lost
     lose     a member that is away is declared lost -> it never comes back
     reset    a partition that is lost goes on: from the best copy that is left, or with nothing
-    losses   what is lost, and what became of what was
+    losses   what is lost, and what became of what was, and of transactions in doubt
 
 Invariants:
 
@@ -29,6 +29,7 @@ from .running import ask_somebody, runs
 from .standing import Picture, in_form
 
 LOSS_COLUMNS = ("decision", "partition", "lost_epoch", "epoch", "from", "opened", "upto")
+RESOLVED_COLUMNS = ("decision", "tx", "outcome", "by", "partitions", "missing")
 
 
 class CopyLeft(NamedTuple):
@@ -135,6 +136,25 @@ def loss_rows(cluster: LocalCluster, told: Mapping[str, Any]) -> list[dict[str, 
                 }
             )
     return rows
+
+
+def resolved_rows(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what was decided of transactions in doubt, the oldest first.
+
+    ``missing`` are the partitions that could not tell what they had of one.
+    """
+    with in_form():
+        return [
+            {
+                "decision": int(index),
+                "tx": bytes(tx_id).hex(),
+                "outcome": "committed" if commits else "rolled_back",
+                "by": "operator" if by_hand else "reset",
+                "partitions": list(map(int, partitions)),
+                "missing": list(map(int, missing)),
+            }
+            for index, tx_id, _, commits, by_hand, partitions, missing in told["resolved"]
+        ]
 
 
 def loss_text(row: dict[str, Any]) -> dict[str, Any]:

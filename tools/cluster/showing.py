@@ -33,7 +33,14 @@ from .cluster_file import LocalCluster
 from .elsewhere import found_cluster
 from .exchanges import EXCHANGE_COLUMNS, exchange_text, exchanges_of
 from .gaps import GAP_COLUMNS, gap_rows, gap_text
-from .losing import LOSS_COLUMNS, loss_rows, loss_text, told_losses
+from .losing import (
+    LOSS_COLUMNS,
+    RESOLVED_COLUMNS,
+    loss_rows,
+    loss_text,
+    resolved_rows,
+    told_losses,
+)
 from .running import look
 from .shares import Share, shares_of
 from .standing import Picture
@@ -175,12 +182,26 @@ def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
 @json_options
 @click.pass_context
 def losses(ctx: click.Context, directory: str, form: str) -> None:
-    """Show which partitions are lost, and what became of those that were."""
+    """Show which partitions are lost, what became of those that were, and what was ended by that.
+
+    Those are transactions in doubt, which somebody has ended by hand or a reset has.
+    """
     found = found_cluster(directory)
     told = told_losses(directory, found)
     rows, lost = loss_rows(found, told), list(map(int, told["lost"]))
-    fields = {"policy": told["policy"], "history": bytes(told["history"]).hex(), "lost": lost}
+    resolved = resolved_rows(told)
+    fields = {
+        "policy": told["policy"],
+        "history": bytes(told["history"]).hex(),
+        "lost": lost,
+        "resolved": resolved,
+    }
     _write_all(ctx, form, "loss", rows, LOSS_COLUMNS, loss_text, fields)
+    if form == "jsonl":
+        _write_all(ctx, form, "resolution", resolved, RESOLVED_COLUMNS)
+    elif form == "text" and resolved:
+        click.echo()
+        write_rows(settings_of(ctx), RESOLVED_COLUMNS, resolved)
     if form == "text" and lost:
         note(
             settings_of(ctx),

@@ -53,10 +53,10 @@ class InspectedStore:
 
 
 @contextmanager
-def inspected(path: str) -> Iterator[InspectedStore]:
-    """Open a store for a look, and let go of it."""
+def inspected(path: str, *, of_members: bool = False) -> Iterator[InspectedStore]:
+    """Open a store for a look, and let go of it; that of a cluster's member only if wanted."""
     require_store(path)
-    access = ReadAccess(production(), path, Options().map_size)
+    access = ReadAccess(production(), path, Options().map_size, of_members=of_members)
     try:
         yield _inspected_store(path, access)
     finally:

@@ -1,0 +1,1 @@
+"""``tidelog tx``: transactions of several partitions of a cluster."""
