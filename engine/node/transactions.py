@@ -2,7 +2,8 @@
 
 Snapshots of all groups, too, since they go by the same words.
 
-Left out: what they do (``near``, ``participating``, ``settling``; ``snapshots``, ``pinning``).
+Left out: what they do (``near``, ``participating``, ``settling``; ``open_transactions``,
+``plain_locks``; ``snapshots``, ``pinning``).
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from ..store.store_files import StoreFiles
 from .group_locks import GroupLocks
 from .log import NodeLog
 from .near import Near
+from .open_transactions import OpenTransactions
 from .outflow import Outflow
 from .participating import Participating
 from .partitions import Partitions
 from .pinning import Pinning
+from .plain_locks import PlainLocks
 from .post import Post
 from .settling import Settling
 from .snapshots import Snapshots
@@ -46,7 +49,11 @@ class Transactions:
         self.locks = GroupLocks(now)
         post = Post(me, outflow)
         self.near = Near(me, post, log.new_id, now, reached)
-        self.participating = Participating(log, partitions, streams, self.locks, post, now)
+        self.open = OpenTransactions(me, log.state, partitions, post, now)
+        self.plain = PlainLocks(log, partitions, self.locks, post, now)
+        self.participating = Participating(
+            log, partitions, streams, self.locks, self.plain, post, now
+        )
         self.settling = Settling(log, partitions, self.participating, post, now)
         self.pinning = Pinning(
             files, log, partitions, streams, self.participating, post,
@@ -55,10 +62,14 @@ class Transactions:
         self.snapshots = Snapshots(me, post, log.new_id, now)
         self._decided = 0
         post.deliver = self.arrived
-        log.advanced = self.participating.advanced
+        log.advanced = self._advanced
 
     def __repr__(self) -> str:
         return f"<Transactions: {self.near!r}, {self.participating!r}, {self.settling!r}>"
+
+    def _advanced(self) -> None:
+        self.participating.advanced()
+        self.plain.advanced()
 
     @staticmethod
     def takes(kind: str) -> bool:
@@ -91,10 +102,19 @@ class Transactions:
                 self.participating.decision(*told)
             case "question":
                 self.participating.question(sender, told)
+            case "acquire":
+                self.plain.acquire(sender, told)
+            case "acquired":
+                self.open.acquired(*told)
+            case "give-back":
+                self.plain.give_back(told[0], sender)
+            case "probe":
+                (self.plain if told.waits else self.open).probe(told)
             case "ask-over":
-                self.near.asked_over(sender, *told)
+                self.near.asked_over(sender, [one for one in told[0] if not self.open.has(one)])
             case "over":
                 self.settling.over(*told)
+                self.plain.give_back(told[0], sender)
             case "settled":
                 self.settling.settled(sender, told)
             case "ask-settled":
@@ -115,12 +135,15 @@ class Transactions:
         self.settling.decided(topology)
         self.participating.decided(topology)
         self.near.decided(topology)
+        self.plain.decided(topology)
+        self.open.decided(topology)
         self.snapshots.decided(topology)
         self._decided = topology.index
 
     def sealed(self, partition: int) -> None:
         """Drop what belongs to an older epoch of a partition (K2)."""
         self.participating.sealed(partition)
+        self.plain.sealed(partition)
         self.settling.sealed(partition)
         self.pinning.sealed(partition)
 
@@ -139,6 +162,8 @@ class Transactions:
         self.locks.tick()
         self.near.tick()
         self.participating.tick()
+        self.plain.tick()
+        self.open.tick()
         self.settling.tick()
         self.snapshots.tick()
         self.pinning.tick()
