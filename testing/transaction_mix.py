@@ -1,8 +1,8 @@
 """Transactions of clients over keys of any partitions, with single reads and snapshots beside.
 
 Lists are appended to and read; then, as the seed has it, a set gets elements, or a bank moves
-money.  Snapshots of the store read all of that.  It is one history each, strictly serializable or
-not.
+money.  Some of these transactions lock what they touch.  Snapshots of the store read all of that.
+It is one history each, strictly serializable or not.
 
 Left out: faults, and when all this begins and ends: the caller's world has these.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from ..affinity.errors import TidelogError
+from ..engine.api.choices import Mode
 from ..engine.client.tasks import ClusterTasksDatabase
 from ..engine.codecs.registry import I64, Msgpack, Str
 from .cycles import TransactionAnomaly
@@ -31,6 +32,8 @@ CLIENTS = LISTING + OTHERS + 1 + READING
 TRANSACTIONS = 20
 PAUSE_S_MAX = 0.15
 SNAPSHOT_PAUSE_S_MAX = 2.0
+PESSIMISTIC = 0.4
+"""The part of transactions that lock what they touch."""
 LIST_KEYS = [f"l{number}" for number in range(6)]
 ACCOUNTS = [f"a{number}" for number in range(5)]
 
@@ -90,7 +93,8 @@ class TransactionMix:
         @asynccontextmanager
         async def begin() -> AsyncIterator[InsideMap]:
             which = self._rng.randrange(len(maps))
-            async with self._databases[which].transaction() as tx:
+            mode: Mode = "pessimistic" if self._rng.random() < PESSIMISTIC else "optimistic"
+            async with self._databases[which].transaction(mode) as tx:
                 yield _PacedInside(tx[maps[which]], self._rng)
 
         return begin

@@ -25,6 +25,7 @@ from crc32c import crc32c
 
 from .format import Frame
 from .records import (
+    AdmitRecord,
     Closed,
     CommitRecord,
     CommitUptoRecord,
@@ -107,6 +108,9 @@ class SegmentIndex:
             case SettleRecord() | SuppliedRecord():
                 self._add_settled(record.transactions)
                 self._add_closed(record.partition, record.closed)
+            case AdmitRecord():
+                for tx_id in record.dropped:
+                    self.note_transaction(tx_id)
             case _:
                 pass
 

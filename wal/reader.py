@@ -276,8 +276,8 @@ def records_about(
 ) -> list[Record]:
     """Return all records that say something of a transaction, in the order of the log.
 
-    Settle lists and supplies that name it are among them.  Arguments and errors are those of
-    ``find_transaction``.
+    Settle lists, admissions and supplies that name it are among them.  Arguments and errors are
+    those of ``find_transaction``.
     """
 
     def wanted(number: int) -> bool:
@@ -290,6 +290,7 @@ def records_about(
         for _, record in read_records(frame for frame in scan if tx_id in frame.payload)
         if getattr(record, "tx_id", None) == tx_id
         or any(one.tx_id == tx_id for one in getattr(record, "transactions", ()))
+        or tx_id in getattr(record, "dropped", ())
     ]
     scan.end.raise_if_refused()
     return found

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Protocol, Unpack
 
 from ...affinity.errors import TidelogError
-from ..api.attempts import ADVICE, Chance, Retries
+from ..api.attempts import Chance, Retries
 from ..api.choices import TransactionOptions
 from .loops import Loop
 from .transactions import Transaction
@@ -81,11 +81,10 @@ class Attempts(AsyncIterator[Attempt]):
         count: int,
         deadline: float | None,
         options: TransactionOptions,
-        advice: str = ADVICE,
     ) -> None:
         self._store = store
         now = store.writer().now
-        self._retries = Retries("async with", count, deadline, options, now, advice)
+        self._retries = Retries("async with", count, deadline, options, now)
         self._pause = 0.0
 
     async def __anext__(self) -> Attempt:

@@ -105,7 +105,6 @@ class Retries:
         deadline: float | None,
         options: TransactionOptions,
         now: Callable[[], float],
-        advice: str = ADVICE,
     ) -> None:
         if type(count) is not int or count < 1:
             raise UsageError(f"attempts={count!r} is not a positive number")
@@ -118,7 +117,6 @@ class Retries:
         self._count = count
         self._options = options
         self._now = now
-        self._advice = advice
         self._end = None if deadline is None else now() + checked_seconds("deadline", deadline)
 
     def next(self) -> Plan:
@@ -135,7 +133,7 @@ class Retries:
         if not isinstance(error, TidelogError) or not error.retryable:
             return False
         if self._plan.last:
-            _tell_attempts(error, self.number, self._advice)
+            _tell_attempts(error, self.number)
             return False
         self._done = False
         return True
@@ -151,11 +149,11 @@ class Retries:
         return not self._done
 
 
-def _tell_attempts(error: TidelogError, number: int, advice: str) -> None:
+def _tell_attempts(error: TidelogError, number: int) -> None:
     """Let the error of the last attempt tell how many there were, and what helps."""
     error.args = (f"{error}; that was after {number} attempt{'s' if number > 1 else ''}",)
     if isinstance(error, ConflictError):
-        error.advise(advice)
+        error.advise(ADVICE)
 
 
 class Attempt:

@@ -24,7 +24,8 @@ from ..commit.outcomes import home_of
 from ..data.digests import RANGE_KEYS_MAX, range_digest
 from ..data.namespaces import Namespace
 from ..data.scan import Pair
-from .commits import CommitRequest, RangeColumns, committing
+from .commits import RACES_MAX, CommitRequest, RangeColumns, committing
+from .locking import ClientLocks
 from .reads import PAGE_MAX, PagedScan, got
 from .routing import Cluster, Steps
 
@@ -127,20 +128,52 @@ class TransactionContent:
     """What one transaction has read and written."""
 
     def __init__(
-        self, cluster: Cluster, given_id: bytes | None, tag: str | None, *, confirms: bool
+        self,
+        cluster: Cluster,
+        given_id: bytes | None,
+        tag: str | None,
+        *,
+        confirms: bool,
+        locks: ClientLocks | None = None,
     ) -> None:
-        """``confirms`` tells whether what was read has to be so still at the commit."""
+        """``confirms`` tells whether what was read has to be so still at the commit.
+
+        ``locks`` are those of a pessimistic one: what it writes is locked, and if it confirms also
+        what it reads, so that it is so still.
+        """
         self._cluster = cluster
+        self.locks = locks
         self._confirms = confirms
         self._given_id = given_id
         self._tag = tag
         self._reads: dict[tuple[int, bytes], _Version] = {}
         self._writes: dict[int, dict[bytes, bytes | None]] = {}
         self._ranges: list[SeenRange] = []
+        self._to_write: set[tuple[int, bytes]] = set()
+        """What earlier attempts have written, or were about to."""
         self._touched: set[int] = set()
         self._written: set[int] = set()
+        self.races_max: int | None = None
+        """How many races for locks it may lose at its commit; None if that ends with its time."""
         self._asked = 0
         """Requests for anything that counts as read."""
+
+    def follow(self, earlier: TransactionContent | None, *, mode_chosen: bool) -> None:
+        """Be the next attempt of a loop, behind an earlier one.
+
+        If it locks it is as old as that, and what that has written it locks at once to write it,
+        where it reads: of two who have locked a key only to read it neither can write it.  If it
+        does not lock, though a later attempt will, it leaves the field to that soon.
+        """
+        if not mode_chosen:
+            self.races_max = RACES_MAX
+        if earlier is None:
+            return
+        written = {(number, key) for number, part in earlier._writes.items() for key in part}
+        self._to_write = earlier._to_write | written
+        if self.locks is not None:
+            self.locks.to_write = self._to_write
+            self.locks.follow(earlier.locks)
 
     def __repr__(self) -> str:
         updates = sum(map(len, self._writes.values()))
@@ -166,6 +199,22 @@ class TransactionContent:
         alone = view is None or len(view.members) == 1 or len(set(partitions)) == 1
         self._asked += 1 if alone else 2
 
+    def writing(
+        self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]], until: float
+    ) -> Steps[None]:
+        """Set or delete encoded keys, once they are locked."""
+        pairs = list(pairs)
+        yield from self.locking(namespace, [key for key, _ in pairs], until)
+        for key, value in pairs:
+            self.put(namespace, key, value)
+
+    def locking(self, namespace: Namespace, keys: Iterable[bytes], until: float) -> Steps[None]:
+        """Lock keys that are to be written, if this is pessimistic."""
+        if self.locks is not None:
+            keys = list(keys)
+            self._to_write.update((namespace.id, key) for key in keys)  # even if it ends by that
+            yield from self.locks.written(namespace, keys, until)
+
     def put(self, namespace: Namespace, key: bytes, value: bytes | None) -> None:
         """Set an encoded key, or delete it."""
         partition = partition_of(key, namespace.space)
@@ -174,15 +223,24 @@ class TransactionContent:
         self._writes.setdefault(namespace.id, {})[key] = value
 
     def values(
-        self, namespace: Namespace, keys: Sequence[bytes], until: float
+        self, namespace: Namespace, keys: Sequence[bytes], until: float, *, to_write: bool = False
     ) -> Steps[list[bytes | None]]:
-        """Return the values of keys; those that are not known are asked for at once."""
+        """Return the values of keys; those that are not known are asked for at once.
+
+        ``to_write`` tells that they may be written then: of two who have locked them only to read
+        neither could.
+        """
+        if to_write and not self._confirms:
+            yield from self.locking(namespace, keys, until)
         wanted = [key for key in dict.fromkeys(keys) if self.known(namespace, key) is None]
         if wanted:
             places = partitions_of(wanted, namespace.space)
             if self._confirms:
                 self._touch(places)
-            found = yield from got(self._cluster, namespace.id, wanted, places, until)
+            if self._confirms and self.locks is not None:
+                found = yield from self.locks.read(namespace, wanted, until, exclusive=to_write)
+            else:
+                found = yield from got(self._cluster, namespace.id, wanted, places, until)
             if self._confirms:
                 self._count(places)
             if not self._confirms:
@@ -212,6 +270,8 @@ class TransactionContent:
         """Return the next pairs of a range, with what was written; none at its end."""
         while seen.left is not None:
             if self._confirms:
+                if self.locks is not None and seen.scan is None:
+                    yield from self.locks.range(seen.namespace, seen.low, seen.high, until)
                 self._touch(seen.namespace.space.numbers)
             scan = seen.begun(min(size, PAGE_MAX))
             rows = yield from scan.block(until)
@@ -261,6 +321,7 @@ class TransactionContent:
             self._reads_to_confirm(),
             [row for seen in self._ranges for row in seen.confirmed()],
             writes,
+            None if self.locks is None or self.locks.member is None else self.locks.name,
         )
 
     def _reads_to_confirm(self) -> list[tuple[int, list[bytes], list[int], list[int]]]:
@@ -277,4 +338,8 @@ class TransactionContent:
         commit = self.to_commit()
         if commit is None:
             return None
-        return (yield from committing(self._cluster, commit, self._given_id, new_id, until))
+        return (
+            yield from committing(
+                self._cluster, commit, self._given_id, new_id, until, races_max=self.races_max
+            )
+        )

@@ -38,6 +38,8 @@ from .routing import (
 
 AGAIN_PAUSE_S_MAX = 0.05
 """The longest pause of who has lost a race for locks; it tries as long as its call may take."""
+RACES_MAX = 2
+"""How many races for locks an attempt loses that others follow, which wait for them in the end."""
 
 ReadColumns = list[tuple[int, list[bytes], list[int], list[int]]]
 """Namespace, keys, epochs, counters: versions that have to be so still."""
@@ -58,10 +60,18 @@ class CommitRequest(NamedTuple):
     reads: ReadColumns
     ranges: RangeColumns
     writes: WriteColumns
+    opened: bytes | None = None
+    """The open transaction that has locked all that, if it is pessimistic."""
+
+    @property
+    def operation(self) -> str:
+        """What is asked for."""
+        return "commit" if self.opened is None else "commit-locked"
 
     def arguments(self, tx_id: bytes, attempt: int, given: bool) -> tuple[object, ...]:
         """Return what is sent."""
-        return tx_id, attempt, given, self.tag, self.reads, self.ranges, self.writes
+        sent = tx_id, attempt, given, self.tag, self.reads, self.ranges, self.writes
+        return sent if self.opened is None else (self.opened, *sent)
 
 
 def put_of(namespace: int, partition: int, key: bytes, value: bytes | None) -> CommitRequest:
@@ -86,22 +96,29 @@ def committing(
     new_id: Callable[[], bytes],
     until: float,
     first: tuple[bytes, Tried] | None = None,
+    *,
+    races_max: int | None = None,
 ) -> Steps[Receipt]:
-    """Return the receipt of a commit; ``first`` is an attempt that was made, with its id."""
+    """Return the receipt of a commit; ``first`` is an attempt that was made, with its id.
+
+    With ``races_max`` it is a ``RolledBackError`` to have lost so many races for locks.
+    """
     given = given_id is not None
     attempt, asked = 1 if given_id is None else cluster.next_attempt(given_id), False
-    pause = PAUSE_S
+    pause, races = PAUSE_S, 0
     while True:
         tx_id = first[0] if first else given_id or new_id()
         home = _home(cluster, commit, given_id)
         once = commit.written is not None
         arguments = commit.arguments(tx_id, attempt, given)
-        job = Job((home,), "commit", arguments, until, once=once, named=commit.partitions)
+        job = Job((home,), commit.operation, arguments, until, once=once, named=commit.partitions)
         lost = refused = None
         try:
             answer = yield from served(cluster, job, first[1] if first else None)
         except AgainError as error:
-            first = None
+            first, races = None, races + 1
+            if races == races_max:
+                raise RolledBackError(f"the transaction was not committed: {error}") from None
             pause = yield from _rested(error, pause, until)
             continue
         except AnswerLostError as error:

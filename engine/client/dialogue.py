@@ -31,6 +31,8 @@ KNOWN_DECIDED = BY_NAME["known"].number
 RECEIVE_BYTES = 1 << 16
 """Bytes that are received at once: more would have memory mapped for each answer."""
 RESPONSE_LENGTH = 3
+COMMITS = frozenset(("commit", "commit-locked"))
+"""Operations that are as large as a transaction."""
 
 
 class NotWelcomeError(Exception):
@@ -78,7 +80,7 @@ class Dialogue:
         try:
             packed = pack_message((REQUEST, number, left_us, operation, arguments))
         except UsageError as error:
-            if operation != "commit":
+            if operation not in COMMITS:
                 raise
             raise TransactionTooLargeError(
                 f"the transaction is too large: {error}",

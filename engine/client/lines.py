@@ -121,6 +121,15 @@ class Line:
             raise
         return self._listened(connection, left + GRACE_S)
 
+    def tell(self, member: bytes, operation: str, arguments: Sequence[object]) -> None:
+        """Send a request to a member, if it is connected, and wait for no answer."""
+        connection = self.connections.get(member)
+        if connection is not None:
+            try:
+                connection.send(connection.request(operation, arguments, 0.0))
+            except OSError as error:
+                self._broke(connection, error)
+
     def _listened(self, connection: LineConnection, left: float) -> ClientEvent:
         try:
             answer = connection.answer(min(PATIENCE_S, left))
@@ -163,6 +172,11 @@ class Line:
         connection = self.connections.pop(member, None)
         if connection is not None:
             connection.close()
+
+    def shut(self) -> None:
+        """End all connections of a line that a thread may be using: it hears of that."""
+        for connection in list(self.connections.values()):
+            connection.shut()
 
     def close(self) -> None:
         """End all connections."""
@@ -298,6 +312,7 @@ class Lines:
         self._environment = environment
         self._now = environment.monotonic
         self._free: list[Line] = []
+        self._kept: set[Line] = set()
         self._closed = False
         self.timeout = timeout
         """Seconds that a call may take."""
@@ -342,6 +357,17 @@ class Lines:
         finally:
             self._give_back(line)
 
+    def keep(self) -> Line:
+        """Return a line for many calls of one thread; ``give_back`` has to follow."""
+        line = self._taken()
+        self._kept.add(line)
+        return line
+
+    def give_back(self, line: Line) -> None:
+        """Take back a line that was kept."""
+        self._kept.discard(line)
+        self._give_back(line)
+
     def _taken(self) -> Line:
         try:
             return self._free.pop()
@@ -356,5 +382,7 @@ class Lines:
     def close(self) -> None:
         """End all connections; those in use end with their calls."""
         self._closed = True
+        for line in list(self._kept):
+            line.shut()
         while self._free:
             self._free.pop().close()

@@ -49,8 +49,8 @@ T = TypeVar("T")
 
 TICK_S = 0.25
 """Seconds after which a connection that is silent looks for requests that have waited too long."""
-TAKEN_BACK = frozenset(("get", "scan", "copy", "stale", "status", "outcome"))
-"""Operations that change nothing."""
+TAKEN_BACK = frozenset(("get", "scan", "copy", "stale", "status", "outcome", "lock"))
+"""Operations that change nothing; a lock goes with its transaction."""
 
 
 class WaitingTask:
@@ -223,6 +223,11 @@ class Link:
         self.send(data)
         return waiting
 
+    def tell(self, operation: str, arguments: Sequence[object]) -> None:
+        """Send a request whose answer nobody waits for, if it is up."""
+        if self.reason is None and self._dialogue.welcome:
+            self.send(self._dialogue.request(operation, arguments, 0)[1])
+
     async def answer(self, waiting: WaitingTask, *, taken_back: bool) -> ClientEvent:
         """Sleep until there is an answer, or nothing for a while."""
         if waiting.event is None:
@@ -326,6 +331,12 @@ class LoopLinks:
                 if seconds:
                     await self._loop.sleep(self._uniform(0.0, seconds))
         return StepDone(self._now())
+
+    def tell(self, member: bytes, operation: str, arguments: Sequence[object]) -> None:
+        """Send a request to a member, if it is connected, and wait for no answer."""
+        link = self._links.get(member)
+        if link is not None:
+            link.tell(operation, arguments)
 
     async def _answer(self, asked: tuple[Link, WaitingTask, bool]) -> ClientEvent:
         link, waiting, taken_back = asked

@@ -503,6 +503,13 @@ def _unavailable(
     return PartitionUnavailableError(f"partition {partition} {text}", partition=partition)
 
 
+def is_there(cluster: Cluster, member: bytes, until: float, now: float) -> Steps[bool]:
+    """Tell whether a member that says nothing is in the cluster still, as others have it."""
+    yield from _Search(cluster, until).looked(now, member, greet=False)
+    members = () if cluster.view is None else cluster.view.members
+    return any(known.id == member and known.present for known in members)
+
+
 def question(
     cluster: Cluster, tx_id: bytes, given: bool, home: int, until: float
 ) -> Steps[Outcome]:

@@ -50,13 +50,13 @@ from .commits import asked_outcome
 from .copies import ReadFrom, way_of
 from .ids import Ids
 from .links import LoopLinks
+from .locking import ClientLocks
 from .places import ClusterPlace, place_of_cluster
 from .reads import PAGE_MAX, PagedScan, ReadWay
 from .remote import Remote
 from .routing import Cluster, Job, Steps, served
 from .snapshots import ClusterTasksSnapshot
 from .stale import StaleTasksView
-from .transactions import ADVICE
 from .unsupported import checked_choices, not_yet
 
 __all__ = ["ClusterTasksDatabase", "connect"]
@@ -203,7 +203,11 @@ class ClusterLoopSession:
         confirms = checked_choices(mode, isolation, durability)
         if lock_timeout is not None:
             checked_seconds("lock_timeout", lock_timeout)
-        return Transaction(ClusterReach(self, id, tag, deadline, plain_writes, confirms=confirms))
+        reach = ClusterReach(
+            self, id, tag, deadline, plain_writes, confirms=confirms,
+            pessimistic=mode == "pessimistic", lock_timeout=lock_timeout,
+        )  # fmt: skip
+        return Transaction(reach)
 
     def attempts(
         self, attempts: int, deadline: float | None, options: TransactionOptions
@@ -211,7 +215,7 @@ class ClusterLoopSession:
         """Yield attempts, which take no longer together than a call may."""
         self.check_open()
         seconds = self.links.timeout if deadline is None else deadline
-        return Attempts(self, attempts, seconds, {"mode": "optimistic", **options}, ADVICE)
+        return Attempts(_AttemptsPlace(self), attempts, seconds, options)
 
     # -------------------------------------------------------------- end
 
@@ -234,6 +238,26 @@ class ClusterLoopSession:
         """In the child of a fork: leave the connections to the parent."""
         self.open_state.closed = self.open_state.forked_error
         self.links.leave()
+
+
+class _AttemptsPlace:
+    """What the attempts of one loop are made in: each follows the one before it."""
+
+    def __init__(self, session: ClusterLoopSession) -> None:
+        self.loop = session.loop
+        self.writer = session.writer
+        self._session = session
+        self._last: TransactionContent | None = None
+
+    def transaction(
+        self, *, deadline: float | None, **options: Unpack[TransactionOptions]
+    ) -> Transaction:
+        """Return a transaction for the next attempt."""
+        made = self._session.transaction(deadline=deadline, **options)
+        content = reach_behind(made).content()
+        content.follow(self._last, mode_chosen="mode" in options)
+        self._last = content
+        return made
 
 
 class PlainBlocks:
@@ -262,15 +286,23 @@ class ClusterReach:
         plain_writes: bool,
         *,
         confirms: bool,
+        pessimistic: bool = False,
+        lock_timeout: float | None = None,
     ) -> None:
         self.loop = session.loop
         self.receipt: Receipt | None = None
         self._session = session
         self._given_id = None if tx_id is None else checked_tx_id(tx_id)
         tag = None if tag is None else checked_tag(tag)
-        self._content = TransactionContent(session.cluster, self._given_id, tag, confirms=confirms)
         self._deadline = (
             None if deadline is None else session.now() + checked_seconds("deadline", deadline)
+        )
+        self._locks = None
+        if pessimistic:
+            name = session.new_id()
+            self._locks = ClientLocks(session.cluster, name, lock_timeout, self._deadline)
+        self._content = TransactionContent(
+            session.cluster, self._given_id, tag, confirms=confirms, locks=self._locks
         )
         self._plain_writes = plain_writes
         self._task: Hashable | None = None
@@ -327,7 +359,7 @@ class ClusterReach:
         finally:
             if self._task is not None:
                 self._session.inside.leave(self._task, self)
-            self._open = False
+            self._let_go()
 
     async def commit(self) -> Receipt:
         """Make the transaction take effect; return its receipt."""
@@ -335,13 +367,24 @@ class ClusterReach:
         await self.loop.checkpoint_if_cancelled()
         self._open = False
         new_id = self._session.new_id
-        receipt = await self._carried(lambda until: self._content.committing(new_id, until))
+        try:
+            receipt = await self._carried(lambda until: self._content.committing(new_id, until))
+        finally:
+            self._let_go()
         self.receipt = receipt or Receipt(self._given_id or new_id(), 0, 0, 0)
         return self.receipt
 
     async def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Be over, and let go of all locks."""
         self._open = False
+        locks, self._locks = self._locks, None
+        if locks is not None:
+            for member in sorted(locks.asked):
+                self._session.links.tell(member, "unlock", (locks.name,))
 
     def _check_usable(self) -> None:
         self._session.check_open()
@@ -381,24 +424,32 @@ class ClusterReach:
         self._check_usable()
         namespace.check_alive()
 
-    async def values(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
-        """Return the encoded values of encoded keys."""
+    async def values(
+        self, namespace: Namespace, keys: list[bytes], *, to_write: bool = False
+    ) -> list[bytes | None]:
+        """Return the encoded values of encoded keys, which may be written then."""
         self.check(namespace)
         await self.loop.checkpoint_if_cancelled()
         return await self._carried_about(
-            namespace, lambda until: self._content.values(namespace, keys, until)
+            namespace,
+            lambda until: self._content.values(namespace, keys, until, to_write=to_write),
         )
 
     async def put_many(self, namespace: Namespace, pairs: Encoded) -> None:
         """Set or delete encoded keys."""
         self.check(namespace)
         await self.loop.checkpoint_if_cancelled()
-        for key, value in pairs:
-            self._content.put(namespace, key, value)
+        if self._locks is None:
+            for key, value in pairs:
+                self._content.put(namespace, key, value)
+        else:
+            await self._carried_about(
+                namespace, lambda until: self._content.writing(namespace, pairs, until)
+            )
 
     async def decide(self, namespace: Namespace, key: bytes, decide: Decide) -> Any:
         """Carry out a decision about an encoded key."""
-        result, value = decide((await self.values(namespace, [key]))[0])
+        result, value = decide((await self.values(namespace, [key], to_write=True))[0])
         if value is not KEEP:
             await self.put_many(namespace, [(key, value)])
         return result

@@ -26,16 +26,14 @@ from ..data.scan import Pair
 from ..store.open_state import OpenState
 from .actions import about
 from .changes import TransactionContent
-from .lines import Lines
+from .lines import Line, Lines
+from .locking import ClientLocks
 from .routing import Cluster, Steps
 from .unsupported import checked_choices
 
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
-
-ADVICE = "Allow more attempts, or let fewer write the same keys at once."
-"""For who has lost every attempt: a cluster has no transactions that wait instead."""
 
 
 class ClientSource(Protocol):
@@ -100,12 +98,19 @@ class ClusterTransaction:
             checked_seconds("lock_timeout", lock_timeout)
         self._session = session
         self._given_id = None if id is None else checked_tx_id(id)
-        self._content = TransactionContent(
-            session.cluster, self._given_id, tag and checked_tag(tag), confirms=confirms
-        )
         self._deadline = (
             None if deadline is None else session.now() + checked_seconds("deadline", deadline)
         )
+        self._locks = None
+        if mode == "pessimistic":
+            name = session.new_id()
+            self._locks = ClientLocks(session.cluster, name, lock_timeout, self._deadline)
+        self._line: Line | None = None
+        """What it locks through."""
+        self._content = TransactionContent(
+            session.cluster, self._given_id, tag and checked_tag(tag), confirms=confirms,
+            locks=self._locks,
+        )  # fmt: skip
         self._plain_writes = plain_writes
         self._thread = get_ident()
         self._maps: dict[int, Map[Any, Any]] = {}
@@ -116,6 +121,11 @@ class ClusterTransaction:
     def __repr__(self) -> str:
         state = "open" if self._open else "committed" if self.receipt else "rolled back"
         return f"<Transaction {state} {self._content!r}>"
+
+    def follow(self, earlier: ClusterTransaction | None, *, mode_chosen: bool) -> None:
+        """Be the next attempt of a loop, behind an earlier one."""
+        before = None if earlier is None else earlier._content
+        self._content.follow(before, mode_chosen=mode_chosen)
 
     @property
     def tx_id(self) -> bytes | None:
@@ -178,6 +188,11 @@ class ClusterTransaction:
             self._entered = False
             self._session.inside.leave(self._thread, self)
         self._maps.clear()
+        line, self._line = self._line, None
+        if line is not None and self._locks is not None:
+            for member in sorted(self._locks.asked):
+                line.tell(member, "unlock", (self._locks.name,))
+            self._session.lines.give_back(line)
 
     def _check_open(self) -> None:
         self._session.open_state.check()
@@ -204,7 +219,11 @@ class ClusterTransaction:
     def _run(self, steps: Callable[[float], Steps[T]]) -> T:
         lines = self._session.lines
         until = lines.until()
-        return lines.carry(steps(until if self._deadline is None else min(until, self._deadline)))
+        made = steps(until if self._deadline is None else min(until, self._deadline))
+        if self._locks is None:
+            return lines.carry(made)
+        self._line = self._line or lines.keep()
+        return self._line.carry(made)
 
     # -------------------------------------------------------------- session of its maps
 
@@ -218,22 +237,31 @@ class ClusterTransaction:
 
     def get_many(self, namespace: Namespace, keys: list[bytes]) -> list[bytes | None]:
         """Return the encoded values of encoded keys."""
+        return self._values(namespace, keys, to_write=False)
+
+    def _values(
+        self, namespace: Namespace, keys: list[bytes], *, to_write: bool
+    ) -> list[bytes | None]:
         self._check(namespace)
         return self._run_about(
-            namespace, lambda until: self._content.values(namespace, keys, until)
+            namespace,
+            lambda until: self._content.values(namespace, keys, until, to_write=to_write),
         )
 
     def set_many(self, namespace: Namespace, pairs: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Set or delete many encoded keys."""
         self._check(namespace)
-        for key, value in pairs:
-            self._content.put(namespace, key, value)
+        if self._locks is None:
+            for key, value in pairs:
+                self._content.put(namespace, key, value)
+        else:
+            self._run_about(namespace, lambda until: self._content.writing(namespace, pairs, until))
 
     def rewriter(self, namespace: Namespace) -> Callable[[bytes, Decide], Any]:
         """Return a function that carries out a decision about an encoded key."""
 
         def rewrite(key: bytes, decide: Decide) -> Any:
-            result, value = decide(self.get_many(namespace, [key])[0])
+            result, value = decide(self._values(namespace, [key], to_write=True)[0])
             if value is not KEEP:
                 self.set_many(namespace, [(key, value)])
             return result
@@ -281,12 +309,14 @@ def cluster_attempts(
 
     See ``api.attempts``.
     """
-    options = {"mode": "optimistic", **options}
     seconds = session.lines.timeout if deadline is None else deadline
-    retries = Retries("with", count, seconds, options, session.now, ADVICE)
+    retries = Retries("with", count, seconds, options, session.now)
+    earlier: ClusterTransaction | None = None
     while True:
         plan = retries.next()
         inner = ClusterTransaction(session, deadline=plan.left, **plan.options)
+        inner.follow(earlier, mode_chosen="mode" in plan.options)
+        earlier = inner
         try:
             yield Attempt(retries, Transaction(inner))
         finally:

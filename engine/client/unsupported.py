@@ -9,10 +9,6 @@ from ...affinity.errors import UnsupportedError
 from ..api.choices import Durability, Isolation, Mode, choice
 
 NOT_YET: dict[str, tuple[str, str]] = {
-    "pessimistic": (
-        "transactions that lock what they touch",
-        "Leave `mode` out: `db.run` runs an optimistic one again.",
-    ),
     "durability": (
         "commits that are answered before they are durable",
         "Leave `durability` out, or give `always`.",
@@ -44,8 +40,7 @@ def checked_choices(mode: str, isolation: str, durability: str | None) -> bool:
     One that is to be repeatable_read does: it has no snapshot here, and so is serializable.  Raises
     unless a cluster has what is asked for; ``UsageError`` if nobody has it.
     """
-    if choice("mode", mode, Mode) != "optimistic":
-        raise not_yet("pessimistic")
+    choice("mode", mode, Mode)
     level = choice("isolation", isolation, Isolation)
     if durability is not None and choice("durability", durability, Durability) != "always":
         raise not_yet("durability")

@@ -38,7 +38,7 @@ from .committer import Committer
 from .context import LockedError
 from .entries import Entry
 
-__all__ = ["Holder", "LockManager", "LockedError", "map_key"]
+__all__ = ["Holder", "LockManager", "LockedError", "covers", "map_key", "shown_lock"]
 
 T = TypeVar("T")
 
@@ -188,7 +188,8 @@ class LockManager:
         if not granted:
             if deadline is not None and self._monotonic() >= deadline:
                 raise DeadlineError("the deadline passed while waiting for a lock")
-            raise LockTimeoutError(f"{self._shown(want)} was not granted within {timeout} seconds")
+            shown = shown_lock(want, self._committer.context.name_of)
+            raise LockTimeoutError(f"{shown} was not granted within {timeout} seconds")
 
     def _waited(self, owner: int) -> bool:
         """Tell whether a request was granted, and take it back if it was not."""
@@ -199,14 +200,6 @@ class LockManager:
             if not granted or owner in self._interrupted or owner in self._victims:
                 self._change(lambda: self._wake(self.table.cancel(owner)))
             return granted
-
-    def _shown(self, want: Want) -> str:
-        """Return a lock as errors name it."""
-        partition, number, key = split_key(want.key if isinstance(want, KeyLock) else want.start)
-        if partition == _NO_PARTITION:
-            return f"a lock on the map {self._committer.context.name_of(number)!r}"
-        what = f"key {shown_key(key)}" if isinstance(want, KeyLock) else "a range"
-        return f"a lock on {what} of {self._committer.context.name_of(number)!r}"
 
     def interrupt(self, owner: int) -> None:
         """Let ``owner`` wait no more: its wait, or its next one, raises ``RolledBackError``.
@@ -279,12 +272,22 @@ class LockManager:
         """Return what to wait for if a group on its way changes what the lock covers, else None."""
         with self._committer.mutex:
             self._committer.check_writable()
-            if any(_covers(want, entry) for entry in self._committer.carrier.in_flight):
+            if any(covers(want, entry) for entry in self._committer.carrier.in_flight):
                 return self._committer.queue.applied_soon()
         return None
 
 
-def _covers(want: Want, entry: Entry) -> bool:
+def shown_lock(want: Want, name_of: Callable[[int], str]) -> str:
+    """Return a lock as errors name it; ``name_of`` is what a map is called, by its id."""
+    partition, number, key = split_key(want.key if isinstance(want, KeyLock) else want.start)
+    if partition == _NO_PARTITION:
+        return f"a lock on the map {name_of(number)!r}"
+    what = f"key {shown_key(key)}" if isinstance(want, KeyLock) else "a range"
+    return f"a lock on {what} of {name_of(number)!r}"
+
+
+def covers(want: Want, entry: Entry) -> bool:
+    """Tell whether an entry changes what a lock is about."""
     if isinstance(want, KeyLock):
         return bool(entry.changed({want.key}))
     return any(key in want for key in entry.full_keys())

@@ -111,22 +111,25 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
      "request:int change:bytes partitions:int* epochs:int* changed:int* after:int?"),
     (27, "change-refused", CONTROL, "request:int reason:text stale:flag"),
     # Transactions of several groups (``engine.node.tx_messages``).  ``tx`` is an id, keys are full
-    # ones, a failure is (code, message, fields).  Nobody sends 40, 41 and 45 to 47 yet.
+    # ones, a failure is (code, message, fields).  Nobody sends 40, 41, 45 and 46: a ``lock`` that
+    # says what is ``opened`` is what ``committing`` was to be.
     (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
     (41, "value", DATA,
      "ask:int partitions:int* answers:text* values:any* epochs:int* counters:any*"),
     (42, "lock", DATA,
-     "ask:int tx:bytes attempt:int given:bytes? partition:int epoch:int keys:bytes*"),
+     "ask:int tx:bytes attempt:int given:bytes? partition:int epoch:int keys:bytes*"
+     " opened:bytes?"),
     (43, "locked", DATA, "ask:int partition:int failure:list?"),
     (44, "unlock", DATA, "ask:int partitions:int*"),
     (45, "committing", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
     (46, "committing-ok", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
-    (47, "probe", DATA, "initiator:bytes path:bytes*"),
-    (48, "confirm", DATA, "ask:int partition:int reads:list* ranges:list*"),
+    (47, "probe", DATA, "initiator:bytes path:bytes* ask:int round:int waits:flag"),
+    (48, "confirm", DATA, "ask:int partition:int reads:list* ranges:list* opened:bytes?"),
     (49, "confirmed", DATA, "ask:int partition:int failure:list?"),
     (50, "prepare", DATA,
      "ask:int tx:bytes attempt:int given:bytes? tag:text? home:int participants:int* locked:flag"
-     " partition:int epoch:int keys:bytes* values:any* reads:list* ranges:list* shared:bytes*"),
+     " partition:int epoch:int keys:bytes* values:any* reads:list* ranges:list* shared:bytes*"
+     " opened:bytes?"),
     (51, "prepared", DATA, "tx:bytes attempt:int run:int* time:int"),
     (52, "refused", DATA, "tx:bytes attempt:int partition:int failure:list"),
     (53, "decision", DATA, "tx:bytes attempt:int runs:int* time:int partitions:int*"),
@@ -182,7 +185,14 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     (87, "ask-over", DATA, "txs:bytes*"),
     (88, "over", DATA, "txs:bytes*"),
     (89, "ask-settled", DATA, "collectors:int* partitions:int* txs:bytes*"),
-    (90, "too-old", DATA, "tx:bytes attempt:int partition:int"),
+    # Plain locks of open transactions (``engine.node.plain_locks``): ``name`` is that of one.
+    (90, "acquire", DATA,
+     "ask:int name:bytes partitions:int* epochs:int* keys:bytes* exclusive:flag reads:flag"
+     " range:list? wait_us:int"),
+    (91, "acquired", DATA, "ask:int name:bytes found:list? failure:list?"),
+    (92, "give-back", DATA, "names:bytes*"),
+    # A group does not know any more what became of its part (``engine.node.in_doubt``).
+    (93, "too-old", DATA, "tx:bytes attempt:int partition:int"),
     # Clients.
     (101, "welcome", CLIENT, "cluster:bytes store:bytes history:bytes view:list"),
     (102, "request", CLIENT, "id:int left_us:int? operation:text arguments:list"),

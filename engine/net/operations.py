@@ -27,6 +27,15 @@ OPERATIONS: Mapping[str, tuple[Field, ...]] = {
         "id:bytes attempt:int given:flag tag:text? reads:list* ranges:list* writes:list*"
         " partitions:int* epochs:int*"
     ),
+    "commit-locked": typed_fields(
+        "transaction:bytes id:bytes attempt:int given:flag tag:text? reads:list* ranges:list*"
+        " writes:list* partitions:int* epochs:int*"
+    ),
+    "lock": typed_fields(
+        "transaction:bytes first:flag namespace:int keys:bytes* exclusive:flag reads:flag"
+        " bounds:any* wait_us:int left_us:int?"
+    ),
+    "unlock": typed_fields("transaction:bytes"),
     "outcome": typed_fields("id:bytes given:flag home:int"),
     "map": typed_fields(
         "name:text key_codec:text key_version:int value_codec:text value_version:int"
@@ -65,8 +74,8 @@ def check_arguments(operation: str, arguments: Sequence[object]) -> None:
     if fields is None:
         raise MisunderstoodError(f"there is no operation {operation!r}")
     _check(operation, fields, arguments)
-    if operation == "commit":
-        reads, ranges, writes = arguments[4:7]
+    if operation in ("commit", "commit-locked"):
+        reads, ranges, writes = arguments[-5:-2]
         for name, rows, row_fields in (
             ("a read", reads, READS),
             ("a range", ranges, RANGES),

@@ -33,6 +33,8 @@ class ClientRequest:
     deadline: float
     operation: str
     arguments: list[Any]
+    opened: bytes | None = None
+    """The open transaction that it commits."""
 
     def answer(self, value: object) -> None:
         """Answer it; ``UsageError`` if the answer is too long."""

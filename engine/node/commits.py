@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -86,6 +86,8 @@ class WantedCommit:
     writes: Writes
     epochs: tuple[tuple[int, int], ...]
     """Partitions, and the epochs in which the client has found them (T2)."""
+    opened: bytes | None = None
+    """The open transaction that has locked what this reads and writes."""
 
     def partitions(self) -> set[int]:
         """Return the partitions that it is about."""
@@ -95,17 +97,23 @@ class WantedCommit:
             found.update(one.partitions)
         return found
 
+    def locked(self) -> set[int]:
+        """Return the partitions in which an open transaction has locks: not for its outcome."""
+        entries = {key: write for key, write in self.writes.items() if write[1] != OUTCOMES}
+        return replace(self, writes=entries).partitions()
+
 
 # ------------------------------------------------------------------ what arrives
 
 
-def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
-    """Return what the arguments of a ``commit`` say.
+def wanted_of(arguments: Sequence[Any], state: State, opened: bytes | None = None) -> WantedCommit:
+    """Return what the arguments of a ``commit`` say, of what was ``opened`` before.
 
     ``UsageError`` for what is not a commit, ``NotFoundError`` for a map that is not there.
     """
     tx_id, attempt, given, tag, reads, ranges, writes, partitions, epochs = arguments
     check_id(tx_id)
+    check_id(tx_id if opened is None else opened)
     if partitions and not 0 <= min(partitions) <= max(partitions) < state.partitions:
         raise not_understood("a partition that is not there")
     if not 0 < attempt < ATTEMPTS_END:
@@ -132,6 +140,7 @@ def wanted_of(arguments: Sequence[Any], state: State) -> WantedCommit:
         ranges=tuple(_range_of(row, state) for row in ranges),
         writes=found,
         epochs=tuple(zip(partitions, epochs, strict=True)),
+        opened=opened,
     )
     if not wanted.partitions() <= set(partitions):
         raise not_understood("a commit without the epochs of its partitions")

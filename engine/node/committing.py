@@ -92,6 +92,7 @@ class Committing:
         self._near = near
         self._locks, self._leading = transactions.locks, transactions.near
         self._history = transactions.history
+        self._plain = transactions.plain
         self._leading.over = self._ask_again
         self._unconfirmed: list[PendingCommit] = []
         self._questions: list[ClientRequest] = []
@@ -112,7 +113,7 @@ class Committing:
         """Take a commit; it is answered when it has ended."""
         if self._partitions.has_others():
             _check_share(request.arguments[6])
-        wanted = wanted_of(request.arguments, self._log.state)
+        wanted = wanted_of(request.arguments, self._log.state, request.opened)
         touched = wanted.partitions()
         if wanted.tx_id in self._ids or self._leading.leads(wanted.tx_id):
             raise RoutedError("wait", "a commit under this id is on its way")
@@ -147,6 +148,7 @@ class Committing:
             wanted.writes,
             (read.full_key for read in wanted.reads),
             ((one.partitions, one.wanted) for one in wanted.ranges),
+            but=self._plain.owners(wanted.opened, wanted.locked() if wanted.opened else ()),
         )
         if owner is None:
             return False
@@ -262,6 +264,8 @@ class Committing:
             assert isinstance(commit.error, Exception)
             pending.request.fail(self._told(commit.error, wanted))
         else:
+            if wanted.opened is not None:
+                self._plain.give_back([wanted.opened])  # its client tells only who keeps it
             self._confirm(pending)
         self._ask_again()
 

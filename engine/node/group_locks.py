@@ -5,27 +5,32 @@ yet (T12).  So whoever reads it, or writes it, waits until the outcome is known.
 several groups themselves never wait for an outcome: two that hold something would wait for each
 other.
 
+Such locks are *commit locks*.  *Plain* ones are those of open pessimistic transactions, which take
+one after the other, and wait in a queue for each; they stop writers, and no reader.
+
 Invariants:
 
-- All locks of an owner are taken at once, or none is.
-- Whoever waits does so for one owner, and is looked at anew when that lets go.
+- All commit locks of an owner are taken at once, or none is; or all its plain ones become such.
+- A request waits for one owner, and is looked at anew when that lets go, behind the queue.
 
-Left out: who conflicts with whom (``tx.locks``), and when locks end (``participating``).
+Left out: who conflicts with whom (``tx.locks``), and when locks end (``participating``,
+``plain_locks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
 from itertools import chain, count
 from typing import NamedTuple
 
 from ...affinity.errors import TransactionTooLargeError
-from ...tx.locks import KeyLock, LockTable, RangeLock, Want
+from ...tx.locks import Granted, KeyLock, LockAnswer, LockTable, RangeLock, Want
 from ..data.scan import Range
 from ..data.stored import split_key
 from .client_request import ClientRequest
 from .partitions import RoutedError
 
+NOBODY: frozenset[int] = frozenset()
 HELD_S_MAX = 1.0
 """Seconds that a request waits for an outcome before its client is told to come again."""
 
@@ -46,6 +51,10 @@ class GroupLocks:
         self._table = LockTable()
         self._owners = count(1)
         self._held: dict[int, list[_Held]] = {}
+        self._plain: set[int] = set()
+        """Owners of plain locks."""
+        self.granted: Callable[[int], object] = lambda _owner: None
+        """Called with an owner whose request has come to its end in the queue."""
 
     def __repr__(self) -> str:
         held = sum(map(len, self._held.values()))
@@ -70,19 +79,65 @@ class GroupLocks:
             if others:
                 return 0, others
         owner = next(self._owners)
+        others = self._add(owner, wants)
+        return (0, others) if others else (owner, NOBODY)
+
+    def _add(self, owner: int, wants: Iterable[Want]) -> frozenset[int]:
+        """Lock at once what an owner wants; if that cannot be, let go of all it has.
+
+        Returns who is in the way then: a queue is, too.
+        """
         try:
             for want in wants:
-                self._table.request(owner, want)
+                if not isinstance(self._table.request(owner, want), Granted):
+                    others = frozenset(self._table.blockers(owner))
+                    self.release(owner)
+                    return others
         except TransactionTooLargeError:
-            self._table.release(owner)
+            self.release(owner)
             raise
-        return owner, frozenset()
+        return NOBODY
 
     def release(self, owner: int) -> None:
-        """Let go of all locks of an owner; whoever waits for it goes on."""
-        self._table.release(owner)
+        """Let go of all locks of an owner; whoever waits for it goes on, the queue first."""
+        self._plain.discard(owner)
+        self._tell_granted(self._table.release(owner))
         for held in self._held.pop(owner, ()):
             held.goes_on()
+
+    # -------------------------------------------------------------- plain locks
+
+    def new_plain(self) -> int:
+        """Return a new owner of plain locks."""
+        owner = next(self._owners)
+        self._plain.add(owner)
+        return owner
+
+    def request(self, owner: int, want: Want) -> LockAnswer:
+        """Ask for a plain lock; one that is not there yet is queued for (``tx.locks``)."""
+        return self._table.request(owner, want)
+
+    def cancel(self, owner: int) -> None:
+        """Ask no more for what an owner waits for."""
+        self._tell_granted(self._table.cancel(owner))
+
+    def blockers(self, owner: int) -> list[int]:
+        """Return whom an owner waits for; nobody if it does not wait."""
+        return self._table.blockers(owner)
+
+    def harden(self, owner: int, written: Iterable[bytes]) -> bool:
+        """Make plain locks commit locks, those of some keys among them.
+
+        If somebody else has one of these keys, all are let go, and that is False.
+        """
+        if self._add(owner, map(KeyLock, written)):
+            return False
+        self._plain.discard(owner)
+        return True
+
+    def _tell_granted(self, owners: Iterable[int]) -> None:
+        for owner in owners:
+            self.granted(owner)
 
     # -------------------------------------------------------------- who is in the way
 
@@ -91,17 +146,20 @@ class GroupLocks:
         written: Iterable[bytes] = (),
         read: Iterable[bytes] = (),
         ranges: Iterable[tuple[Sequence[int], Range]] = (),
-        but: int = 0,
+        but: AbstractSet[int] = NOBODY,
     ) -> int | None:
         """Return an owner who is in the way of writes and reads, None if there is none.
 
-        ``ranges`` are partitions with a range of one of their maps; ``but`` is an owner who counts
-        for nobody.
+        ``ranges`` are partitions with a range of one of their maps; ``but`` are owners who count
+        for nobody.  Plain locks are in the way of writes only.
         """
         if self.idle:
             return None
+        for key in written:
+            holders = self._table.holders(KeyLock(key)) - but
+            if holders:
+                return min(holders)
         wants: Iterable[Want] = chain(
-            map(KeyLock, written),
             (KeyLock(key, exclusive=False) for key in read),
             (
                 RangeLock(*wanted.bounds(partition))
@@ -110,7 +168,7 @@ class GroupLocks:
             ),
         )
         for want in wants:
-            holders = self._table.holders(want) - {but}
+            holders = self._table.holders(want) - but - self._plain
             if holders:
                 return min(holders)
         return None
@@ -122,14 +180,15 @@ class GroupLocks:
         if self.idle:
             return None
         found = [
-            (split_key(full_key)[2], full_key)
+            (split_key(full_key)[2], writers)
             for partition in partitions
             for full_key in self._table.written(*wanted.bounds(partition))
+            if (writers := self._table.holders(KeyLock(full_key, exclusive=False)) - self._plain)
         ]
         if not found:
             return None
-        key, full_key = max(found) if reverse else min(found)
-        return key, min(self._table.holders(KeyLock(full_key)))
+        key, writers = (max if reverse else min)(found, key=lambda one: one[0])
+        return key, min(writers)
 
     # -------------------------------------------------------------- who waits
 

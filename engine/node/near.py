@@ -3,7 +3,8 @@
     lock what is written -> confirm what is read elsewhere -> prepare -> all have: it has committed
 
 If all that is read lies in partitions that are written, too, each prepares at once, and keeps what
-was read locked until the outcome is known (T4).
+was read locked until the outcome is known (T4).  A pessimistic transaction has locked all of it
+already: what it writes becomes commit locks by its first message there (T12).
 
 An example, of a transaction that writes x in p and y in q, and has read z in r:
 
@@ -209,7 +210,7 @@ class Near:
         for partition, epoch in self._asked(tx):
             wanted = LockWanted(
                 tx.ask, tx.tx_id, tx.wanted.attempt, self._given(tx, partition), partition, epoch,
-                tx.shares[partition].keys,
+                tx.shares[partition].keys, tx.wanted.opened,
             )  # fmt: skip
             self._tell(partition, lock_message(wanted))
 
@@ -232,7 +233,8 @@ class Near:
         self._enter(tx, "confirming", others)
         for partition in others:
             share = tx.shares[partition]
-            wanted = ConfirmWanted(tx.ask, partition, share.reads, share.ranges)
+            opened = tx.wanted.opened
+            wanted = ConfirmWanted(tx.ask, partition, share.reads, share.ranges, opened)
             if tx.ask in self._by_ask:  # else one that is served here was not confirmed
                 self._tell(partition, confirm_message(wanted))
 
@@ -289,7 +291,7 @@ class Near:
             prepare = PrepareWanted(
                 tx.ask, tx.tx_id, wanted.attempt, self._given(tx, partition), wanted.tag, tx.home,
                 participants, locked, partition, epoch, share.keys, share.values, share.reads,
-                share.ranges, [] if locked else shared,
+                share.ranges, [] if locked else shared, wanted.opened,
             )  # fmt: skip
             self._tell(partition, prepare_message(prepare))
 

@@ -60,6 +60,7 @@ from .commits import (
 from .group_locks import GroupLocks, is_locked
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
+from .plain_locks import PlainLocks
 from .post import Post
 from .prepared import ClientCommit, EndCommit, GroupPart
 from .room import check_room
@@ -152,6 +153,7 @@ class Participating:
         partitions: Partitions,
         streams: Streams,
         locks: GroupLocks,
+        plain: PlainLocks,
         post: Post,
         now: Callable[[], float],
     ) -> None:
@@ -159,6 +161,7 @@ class Participating:
         self._partitions = partitions
         self._streams = streams
         self._locks = locks
+        self._plain = plain
         self._post = post
         self._now = now
         self._topology = Topology()
@@ -236,7 +239,7 @@ class Participating:
             raise RoutedError("wait", "an earlier attempt of this transaction is under way")
         if wanted.given is not None:
             self._check_new(wanted.given, wanted.attempt)
-        owner = self._taken(wanted.keys, ())
+        owner = self._owner_of(wanted, ())
         work = Work(
             partition, wanted.epoch, wanted.tx_id, wanted.attempt, near, wanted.ask, owner,
             frozenset(wanted.keys), "locking", self._now() + LOCKED_S_MAX, was_locked=True,
@@ -246,6 +249,13 @@ class Participating:
         if not self._is_overtaken(work):
             work.phase = "locked"
         return work
+
+    def _owner_of(self, wanted: LockWanted | PrepareWanted, read: Sequence[bytes]) -> int:
+        """Take locks for a part, or those that its transaction has already; return their owner."""
+        is_outcome_only = wanted.given is not None and len(wanted.keys) == 1
+        if wanted.opened is None or is_outcome_only:
+            return self._taken(wanted.keys, read)
+        return self._plain.hardened(wanted.opened, wanted.partition, wanted.keys)
 
     def lose_locks(self) -> None:
         """Let go of what is locked and not in the log: a snapshot is taken at this instant (Q5).
@@ -348,6 +358,7 @@ class Participating:
     def _confirm(self, wanted: ConfirmWanted) -> None:
         partition = wanted.partition
         self._partitions.check((partition,), self._now())
+        self._plain.owners(wanted.opened, (partition,))
         self._check_unlocked(wanted)
         share = _share(partition, b"", 0, wanted.reads, wanted.ranges)
         commit = commit_of(
@@ -361,7 +372,7 @@ class Participating:
         """Raise if somebody but an owner has locked, or prepared, what was read (T3)."""
         ranges = [((wanted.partition,), _range(span)) for span in wanted.ranges]
         keys = [read.full_key for read in wanted.reads]
-        if self._locks.in_way_of(read=keys, ranges=ranges, but=owner) is not None:
+        if self._locks.in_way_of(read=keys, ranges=ranges, but={owner}) is not None:
             raise is_locked()
 
     # -------------------------------------------------------------- prepares
@@ -405,7 +416,7 @@ class Participating:
             work = known
             self._check_unlocked(wanted, work.owner)
         else:
-            owner = self._taken(wanted.keys, wanted.shared)
+            owner = self._owner_of(wanted, wanted.shared)
             work = Work(
                 partition, wanted.epoch, wanted.tx_id, wanted.attempt, near, wanted.ask, owner,
                 frozenset(wanted.keys), "preparing",

@@ -22,6 +22,7 @@ from ...affinity.errors import CommitUnknownError
 from ...checkpoints.marks import epoch_of
 from ...checkpoints.replay import State
 from ...wal.records import (
+    AdmitRecord,
     CommitRecord,
     Participant,
     PrepareRecord,
@@ -216,6 +217,8 @@ def outcome_of(found: Sequence[Record] | Outcome, tx_id: bytes, home: int, state
                 outcome = "committed"
             case CommitRecord() if home in record.applied:
                 outcome = "committed"
+            case AdmitRecord() if record.partition == home:
+                outcome = "rolled_back"  # else its supply has it
             case SuppliedRecord() if record.partition == home:
                 outcome = "committed"
             case RollbackRecord() if any(run.partition == home for run in record.runs):

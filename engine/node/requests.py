@@ -44,7 +44,7 @@ from .partitions import Partitions, RoutedError
 from .snapshots import TakenSnapshot
 from .transactions import Transactions
 
-REQUEST = BY_NAME["request"]
+REQUEST, CANCEL = BY_NAME["request"], BY_NAME["cancel"]
 CODEC_NAME_MAX = 255
 VERSIONS_END = 1 << 31
 HELD_MAX = 4096
@@ -130,6 +130,7 @@ class Requests:
     ) -> None:
         self._log = log
         self._locks = transactions.locks
+        self._open = transactions.open
         self._snapshots, self._pinning = transactions.snapshots, transactions.pinning
         self._in_doubt, self._history = transactions.in_doubt, transactions.history
         self._copy_reads = copy_reads
@@ -146,7 +147,9 @@ class Requests:
         """Take what a client says, in order."""
         for message in messages:
             if message[0] != REQUEST.number:
-                continue  # a cancel: whatever it is about is answered all the same
+                if message[0] == CANCEL.number:  # what is no lock is answered all the same
+                    self._open.cancelled(connection, message[1])
+                continue
             if not connection.up:
                 return  # a newer one of its line has been answered: this never arrived
             _, number, left_us, operation, arguments = message
@@ -263,6 +266,16 @@ class Requests:
 
     def _commit(self, request: ClientRequest) -> None:
         self._committing.commit(request)
+
+    def _commit_locked(self, request: ClientRequest) -> None:
+        request.opened, *request.arguments = request.arguments
+        self._committing.commit(request)
+
+    def _lock(self, request: ClientRequest) -> None:
+        self._open.lock(request)
+
+    def _unlock(self, request: ClientRequest) -> None:
+        self._open.unlock(request)
 
     def _outcome(self, request: ClientRequest) -> None:
         self._committing.outcome(request)
@@ -414,6 +427,9 @@ _HANDLERS: Mapping[str, Callable[[Requests, ClientRequest], None]] = {
     "pinned": Requests._pinned,
     "unpin": Requests._unpin,
     "commit": Requests._commit,
+    "commit-locked": Requests._commit_locked,
+    "lock": Requests._lock,
+    "unlock": Requests._unlock,
     "outcome": Requests._outcome,
     "map": Requests._map,
     "drop": Requests._drop,

@@ -2,8 +2,8 @@
 
 Snapshots of all groups, too, since they go by the same words.
 
-Left out: what they do (``near``, ``participating``, ``settling``, ``in_doubt``; ``snapshots``,
-``pinning``).
+Left out: what they do (``near``, ``participating``, ``settling``, ``in_doubt``;
+``open_transactions``, ``plain_locks``; ``snapshots``, ``pinning``).
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from .group_locks import GroupLocks
 from .in_doubt import InDoubt
 from .log import NodeLog
 from .near import Near
+from .open_transactions import OpenTransactions
 from .outflow import Outflow
 from .participating import Participating
 from .partitions import Partitions
 from .pinning import Pinning
+from .plain_locks import PlainLocks
 from .post import Post
 from .settling import Settling
 from .snapshots import Snapshots
@@ -49,7 +51,11 @@ class Transactions:
         self.locks = GroupLocks(now)
         post = Post(me, outflow)
         self.near = Near(me, post, log.new_id, now, reached)
-        self.participating = Participating(log, partitions, streams, self.locks, post, now)
+        self.open = OpenTransactions(me, log.state, partitions, post, now)
+        self.plain = PlainLocks(log, partitions, self.locks, post, now)
+        self.participating = Participating(
+            log, partitions, streams, self.locks, self.plain, post, now
+        )
         self.settling = Settling(log, partitions, self.participating, post, now)
         self.history = TxHistory(files, tasks)
         self.in_doubt = InDoubt(log, partitions, self.participating, self.history, post, now)
@@ -60,10 +66,14 @@ class Transactions:
         self.snapshots = Snapshots(me, post, log.new_id, now)
         self._decided = 0
         post.deliver = self.arrived
-        log.advanced = self.participating.advanced
+        log.advanced = self._advanced
 
     def __repr__(self) -> str:
         return f"<Transactions: {self.near!r}, {self.participating!r}, {self.settling!r}>"
+
+    def _advanced(self) -> None:
+        self.participating.advanced()
+        self.plain.advanced()
 
     @staticmethod
     def takes(kind: str) -> bool:
@@ -101,10 +111,19 @@ class Transactions:
             case "too-old":
                 self.near.too_old(told)
                 self.in_doubt.too_old(told)
+            case "acquire":
+                self.plain.acquire(sender, told)
+            case "acquired":
+                self.open.acquired(*told)
+            case "give-back":
+                self.plain.give_back(told[0], sender)
+            case "probe":
+                (self.plain if told.waits else self.open).probe(told)
             case "ask-over":
-                self.near.asked_over(sender, *told)
+                self.near.asked_over(sender, [one for one in told[0] if not self.open.has(one)])
             case "over":
                 self.settling.over(*told)
+                self.plain.give_back(told[0], sender)
             case "settled":
                 self.settling.settled(sender, told)
             case "ask-settled":
@@ -127,12 +146,15 @@ class Transactions:
         self.near.decided(topology)
         self.history.decided(topology)
         self.in_doubt.decided(topology)
+        self.plain.decided(topology)
+        self.open.decided(topology)
         self.snapshots.decided(topology)
         self._decided = topology.index
 
     def sealed(self, partition: int) -> None:
         """Drop what belongs to an older epoch of a partition (K2)."""
         self.participating.sealed(partition)
+        self.plain.sealed(partition)
         self.settling.sealed(partition)
         self.pinning.sealed(partition)
 
@@ -152,6 +174,8 @@ class Transactions:
         self.locks.tick()
         self.near.tick()
         self.participating.tick()
+        self.plain.tick()
+        self.open.tick()
         self.settling.tick()
         self.in_doubt.tick()
         self.snapshots.tick()

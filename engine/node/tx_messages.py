@@ -16,8 +16,12 @@ question         settler, primary                       which of both
 too-old          primary, near or settler               that it cannot tell, and never will (T9)
 settled          primary, primary of the collector      all copies here have the end
 ask-settled      collector, primary                     whether they have, as it has not heard it
-ask-over         collector, near                        whether it waits for nothing any more
-over             near, collector                        for these not
+acquire          keeper, primary                        plain locks, of an open transaction
+acquired         primary, keeper                        None, or why not
+give-back        keeper, primary                        let go of plain locks
+probe            primary, keeper; keeper, primary       who waits for whom, in a circle
+ask-over         collector, near; primary, keeper       whether it waits for nothing any more
+over             near, collector; keeper, primary       for these not
 forget           collector, primaries                   nobody will ask any more
 pin              near, whoever serves anything          to hold, at one instant (Q5)
 pinned           member, near                           what it serves then, and what is prepared
@@ -28,7 +32,8 @@ held             member, near                           whether it has held unti
 Keys are full keys: partition, map, key of the user.  An ``ask`` is the number that the near member
 gives to each try.
 
-Left out: who sends them, and when (``near``, ``participating``, ``settling``).
+Left out: who sends them, and when (``near``, ``participating``, ``settling``, ``plain_locks``,
+``open_transactions``).
 """
 
 from __future__ import annotations
@@ -48,6 +53,7 @@ from ...wal.records.shapes import (
     rows_of,
     runs_of,
 )
+from ..data.scan import Range
 from ..data.stored import PREFIX_SIZE, split_key
 from ..net.failures import Failure, error_of, failure_of
 from ..net.frames import FrameError, Message
@@ -79,7 +85,10 @@ class ReadSpan(NamedTuple):
 
 
 class LockWanted(NamedTuple):
-    """What is asked to be locked in one partition; ``given`` is the id that a user gave."""
+    """What is asked to be locked in one partition; ``given`` is the id that a user gave.
+
+    ``opened`` is the open transaction that has plain locks on it.
+    """
 
     ask: int
     tx_id: bytes
@@ -88,22 +97,24 @@ class LockWanted(NamedTuple):
     partition: int
     epoch: int
     keys: list[bytes]
+    opened: bytes | None = None
 
 
 class ConfirmWanted(NamedTuple):
-    """What was read in one partition, and has to be so still."""
+    """What was read in one partition, and has to be so still, and locked by what is ``opened``."""
 
     ask: int
     partition: int
     reads: list[ReadKey]
     ranges: list[ReadSpan]
+    opened: bytes | None = None
 
 
 class PrepareWanted(NamedTuple):
     """What one partition has of a transaction.
 
     ``locked`` tells that its keys were locked before; ``shared`` are keys that stay as they were
-    read until the outcome is known.
+    read until the outcome is known; ``opened`` is the open transaction that has plain locks on it.
     """
 
     ask: int
@@ -121,6 +132,7 @@ class PrepareWanted(NamedTuple):
     reads: list[ReadKey]
     ranges: list[ReadSpan]
     shared: list[bytes]
+    opened: bytes | None = None
 
 
 class PreparedPart(NamedTuple):
@@ -176,6 +188,43 @@ class TooOldPart(NamedTuple):
     tx_id: bytes
     attempt: int
     partition: int
+
+
+class AcquireWanted(NamedTuple):
+    """What an open transaction is to have locked of some partitions: keys, or a range in all."""
+
+    ask: int
+    name: bytes
+    partitions: list[int]
+    epochs: list[int]
+    keys: list[bytes]
+    exclusive: bool
+    reads: bool
+    """Whether it is to hear what is at the keys."""
+    within: Range | None
+    wait_us: int
+    """How long it may wait for each."""
+
+
+class FoundAt(NamedTuple):
+    """What is at a key: None, 0 and 0 if it is not there."""
+
+    value: bytes | None
+    epoch: int
+    counter: int
+
+
+class LockProbe(NamedTuple):
+    """A question whether a transaction waits for itself: of the n-th round of one of its waits.
+
+    ``waits`` tells that the last one on its path waits where it goes, and was asked at its keeper.
+    """
+
+    initiator: bytes
+    path: list[bytes]
+    ask: int
+    round: int
+    waits: bool
 
 
 class PreparedAtPin(NamedTuple):
@@ -319,8 +368,29 @@ def held_message(snapshot: bytes, attempt: int, *, still: bool) -> Message:
     return BY_NAME["held"].message(snapshot, attempt, still)
 
 
+def acquire_message(wanted: AcquireWanted) -> Message:
+    """Return an ``acquire``."""
+    within = wanted.within
+    span = None if within is None else [within.namespace, within.start, within.stop]
+    return BY_NAME["acquire"].message(*wanted._replace(within=span))  # type: ignore[arg-type]  # flat on the wire
+
+
+def acquired_message(
+    ask: int, name: bytes, found: Sequence[FoundAt] | None, failure: Failure | None
+) -> Message:
+    """Return an ``acquired``."""
+    rows = None if found is None else list(map(list, found))
+    told = None if failure is None else list(failure)
+    return BY_NAME["acquired"].message(ask, name, rows, told)
+
+
+def probe_message(probe: LockProbe) -> Message:
+    """Return a ``probe``."""
+    return BY_NAME["probe"].message(*probe)
+
+
 def ids_message(kind: str, tx_ids: Sequence[bytes]) -> Message:
-    """Return an ``ask-over`` or an ``over``."""
+    """Return an ``ask-over``, an ``over`` or a ``give-back``."""
     return BY_NAME[kind].message(list(tx_ids))
 
 
@@ -330,9 +400,10 @@ def ids_message(kind: str, tx_ids: Sequence[bytes]) -> Message:
 def told_of(message: Message) -> Any:
     """Return what a message says, as one of the rows here, or a tuple; ``FrameError`` if it cannot.
 
-    ``locked``, ``confirmed`` and ``unlock`` are (ask, partition or partitions, failure), a
-    ``decision`` is (decided, partitions), ``settled``, ``ask-settled`` and ``forget`` are lists of
-    rows, and the others of ids alone are (ids,).
+    ``locked``, ``confirmed`` and ``unlock`` are (ask, partition or partitions, failure),
+    ``acquired`` is (ask, name, found, failure), a ``decision`` is (decided, partitions),
+    ``settled``, ``ask-settled`` and ``forget`` are lists of rows, and the others of ids alone are
+    (ids,).
     """
     kind = BY_NUMBER[message[0]].name
     try:
@@ -343,11 +414,13 @@ def told_of(message: Message) -> Any:
 
 def _lock(
     ask: int, tx_id: bytes, attempt: int, given: bytes | None, partition: int, epoch: int,
-    keys: list[bytes],
+    keys: list[bytes], opened: bytes | None,
 ) -> LockWanted:  # fmt: skip
     _check_numbers(ask, attempt, partition, epoch)
     _check_keys(keys, partition)
-    return LockWanted(ask, checked_id(tx_id), attempt, _given(given), partition, epoch, keys)
+    return LockWanted(
+        ask, checked_id(tx_id), attempt, _given(given), partition, epoch, keys, _given(opened)
+    )
 
 
 def _answer(ask: int, partition: int, failure: list[Any] | None) -> tuple[int, int, Failure | None]:
@@ -360,15 +433,19 @@ def _unlock(ask: int, partitions: list[int]) -> tuple[int, list[int], None]:
     return ask, partitions, None
 
 
-def _confirm(ask: int, partition: int, reads: list[Any], ranges: list[Any]) -> ConfirmWanted:
+def _confirm(
+    ask: int, partition: int, reads: list[Any], ranges: list[Any], opened: bytes | None
+) -> ConfirmWanted:
     _check_numbers(ask, partition)
-    return ConfirmWanted(ask, partition, _reads(reads, partition), _spans(ranges))
+    found = _reads(reads, partition)
+    return ConfirmWanted(ask, partition, found, _spans(ranges), _given(opened))
 
 
 def _prepare(
     ask: int, tx_id: bytes, attempt: int, given: bytes | None, tag: str | None, home: int,
     participants: list[int], locked: bool, partition: int, epoch: int, keys: list[bytes],
     values: list[bytes | None], reads: list[Any], ranges: list[Any], shared: list[bytes],
+    opened: bytes | None,
 ) -> PrepareWanted:  # fmt: skip
     _check_numbers(ask, attempt, home, partition, epoch, *participants)
     _check_keys(keys, partition)
@@ -384,7 +461,7 @@ def _prepare(
         raise ValueError(f"{participants!r} are not partitions that each take part once")
     return PrepareWanted(
         ask, checked_id(tx_id), attempt, _given(given), tag, home, rows, locked, partition, epoch,
-        keys, values, _reads(reads, partition), _spans(ranges), shared,
+        keys, values, _reads(reads, partition), _spans(ranges), shared, _given(opened),
     )  # fmt: skip
 
 
@@ -450,6 +527,46 @@ def _pinned(
     )  # fmt: skip
 
 
+def _acquire(
+    ask: int, name: bytes, partitions: list[int], epochs: list[int], keys: list[bytes],
+    exclusive: bool, reads: bool, span: list[Any] | None, wait_us: int,
+) -> AcquireWanted:  # fmt: skip
+    _check_numbers(ask, wait_us, *partitions, *epochs)
+    if len(partitions) != len(epochs) or len(set(partitions)) != len(partitions):
+        raise ValueError(f"{partitions!r} are not partitions with an epoch each")
+    places = set(partitions)
+    for key in keys:
+        if len(key) < PREFIX_SIZE or split_key(key)[0] not in places:
+            raise ValueError("a key that is of none of the partitions")
+    within = None
+    if span is not None:
+        namespace, low, high = span
+        _check_bounds(namespace, low, high)
+        within = Range(namespace=namespace, start=low, stop=high)
+    return AcquireWanted(
+        ask, checked_id(name), partitions, epochs, keys, exclusive, reads, within, wait_us
+    )
+
+
+def _acquired(
+    ask: int, name: bytes, rows: list[Any] | None, failure: list[Any] | None
+) -> tuple[int, bytes, list[FoundAt] | None, Failure | None]:
+    found = None if rows is None else [FoundAt(*row) for row in rows]
+    for one in found or ():
+        _check_numbers(ask, *one[1:])
+        if type(one.value) not in (bytes, type(None)):
+            raise ValueError("a value that is not bytes")
+    _check_numbers(ask)
+    return ask, checked_id(name), found, None if failure is None else _failure(failure)
+
+
+def _probe(initiator: bytes, path: list[bytes], ask: int, number: int, waits: bool) -> LockProbe:
+    _check_numbers(ask, number)
+    if not path:
+        raise ValueError("a probe that is about nobody")
+    return LockProbe(checked_id(initiator), list(map(checked_id, path)), ask, number, waits)
+
+
 def _given(value: bytes | None) -> bytes | None:
     return None if value is None else checked_id(value)
 
@@ -472,12 +589,19 @@ def _reads(rows: list[Any], partition: int) -> list[ReadKey]:
 def _spans(rows: list[Any]) -> list[ReadSpan]:
     found = [ReadSpan(*row) for row in rows]
     for namespace, low, high, number, digest in found:
-        _check_numbers(checked_number(namespace), number)
-        if namespace > NAMESPACE_MAX:
-            raise ValueError(f"no map has the id {namespace}")
-        if not {bytes}.issuperset(map(type, (low, digest, b"" if high is None else high))):
-            raise ValueError("bounds that are not bytes")
+        _check_numbers(number)
+        _check_bounds(namespace, low, high)
+        if type(digest) is not bytes:
+            raise ValueError("a digest that is not bytes")
     return found
+
+
+def _check_bounds(namespace: int, low: bytes, high: bytes | None) -> None:
+    _check_numbers(checked_number(namespace))
+    if namespace > NAMESPACE_MAX:
+        raise ValueError(f"no map has the id {namespace}")
+    if not {bytes}.issuperset(map(type, (low, b"" if high is None else high))):
+        raise ValueError("bounds that are not bytes")
 
 
 def _check_numbers(*numbers: int) -> None:
@@ -504,6 +628,10 @@ _READERS: dict[str, Any] = {
     "decision": _decision,
     "question": _question,
     "too-old": _too_old,
+    "acquire": _acquire,
+    "acquired": _acquired,
+    "give-back": lambda names: (list(map(checked_id, names)),),
+    "probe": _probe,
     "ask-over": lambda txs: (list(map(checked_id, txs)),),
     "over": lambda txs: (list(map(checked_id, txs)),),
     "settled": _settled,

@@ -56,3 +56,30 @@ def test_clocks_of_primaries_that_differ_do_not_make_a_commit_a_refusal() -> Non
         assert "rolled_back" not in told
 
     live(scenario, seed=4, partitions=16, nodes=5, options=CUT)
+
+
+def test_what_a_takeover_has_rolled_back_has_not_committed_for_a_copy_that_missed_that() -> None:
+    # Its number is of the old epoch still, and the PREPARE in the log of the old primary seemed to
+    # have committed, once that was back and served again.
+    async def scenario(group: Group) -> None:
+        old, epoch = group.primary, group.epoch
+        has_it, lacks_it = group.backups
+        await group.put(0, b"old")
+        await group.at.quiesce()
+        group.hold("replicate", old, lacks_it)
+        begun = await group.begin(0, b"new")
+        await group.pending_at(begun.tx_id, old, has_it)
+        await group.fall(old, outcome="kept")
+        group.release("replicate", old, lacks_it)
+        await group.taken_over(epoch)
+        assert await group.outcome(begun.tx_id) == "rolled_back"
+        await group.back(old)
+        before = group.epoch
+        member = group.at.member_id(old).bytes
+        group.at.member(group.primary).move(group.partition, member, lambda _refused: None)
+        await group.taken_over(before)
+        assert group.primary == old
+        assert await group.value(0) == b"old"
+        assert await group.outcome(begun.tx_id) == "rolled_back"
+
+    live(scenario)

@@ -14,7 +14,7 @@ import trio
 
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import I64, Msgpack, Str
-from tidelog.engine.api.choices import Isolation
+from tidelog.engine.api.choices import Isolation, Mode
 from tidelog.testing import SimCluster
 from tidelog.testing.cycles import TransactionAnomaly
 from tidelog.testing.transaction_clients import BankTransfers, InsideMap, ListAppends, SetAdds
@@ -58,6 +58,7 @@ def anomalies(
     keys: list[str],
     backups: int = 0,
     isolation: Isolation = "serializable",
+    mode: Mode = "optimistic",
 ) -> list[TransactionAnomaly]:
     """Return what is wrong with a workload on a cluster while there are faults."""
     at = SimCluster(seed=seed, nodes=nodes, partitions=PARTITIONS, backups=backups)
@@ -76,7 +77,7 @@ def anomalies(
             nonlocal begun
             begun += 1
             which = begun % len(databases)
-            async with databases[which].transaction(isolation=isolation) as tx:
+            async with databases[which].transaction(mode, isolation=isolation) as tx:
                 yield Paced(tx[maps[which]], chance)
 
         workload: ListAppends | SetAdds | BankTransfers
@@ -179,6 +180,17 @@ def test_transactions_over_several_partitions_of_three_copies(
 ) -> None:
     keys = [*keys_in(PARTITIONS - 1, 1), *keys_in(0, 1), *keys_in(3, 1)]
     assert anomalies(kind, seed, faults, keys=keys, nodes=3, backups=2) == []
+
+
+@pytest.mark.parametrize("kind", ["lists", "sets", "bank"])
+@pytest.mark.parametrize("faults", [kills, resets, moves], ids=["kills", "broken", "moves"])
+@pytest.mark.parametrize("seed", range(2))
+def test_pessimistic_transactions_over_several_partitions_of_three_copies(
+    kind: str, faults: Faults, seed: int
+) -> None:
+    keys = [*keys_in(PARTITIONS - 1, 1), *keys_in(0, 1), *keys_in(3, 1)]
+    options: dict[str, Any] = {"nodes": 3, "backups": 2, "mode": "pessimistic"}
+    assert anomalies(kind, seed, faults, keys=keys, **options) == []
 
 
 def test_read_committed_loses_updates_and_that_is_found() -> None:

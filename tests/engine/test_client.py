@@ -601,7 +601,6 @@ def test_a_commit_of_several_members_whose_answer_was_lost_is_asked_for(three: M
 def test_what_a_cluster_cannot_do_yet_says_so(three: Members) -> None:
     with connect(three.url) as db:
         refused: dict[str, Callable[[], object]] = {
-            "pessimistic": lambda: db.transaction("pessimistic"),
             "durability": lambda: db.transaction(durability="interval"),
             "attach": lambda: db.attach("/somewhere"),
             "backup": lambda: db.backup("/somewhere"),

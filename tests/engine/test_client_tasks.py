@@ -196,8 +196,6 @@ async def test_large_values_and_many_of_them_get_through() -> None:
 
 async def test_what_there_is_not_and_what_is_over_says_so() -> None:
     async with client(3) as (_, db, m):
-        with pytest.raises(UnsupportedError):
-            db.transaction("pessimistic")
         for call in (db.attach("x"), db.backup("x"), db.statistics(), db.checkpoint(), db.sync()):
             with pytest.raises(UnsupportedError):
                 await call

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from support.messages import messages_of
 from tidelog.affinity import errors
+from tidelog.engine.data.scan import Range
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.net.failures import Failure
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
@@ -18,9 +19,12 @@ from tidelog.engine.node.partitions import RoutedError
 from tidelog.engine.node.transactions import Transactions
 from tidelog.engine.node.tx_messages import (
     KINDS,
+    AcquireWanted,
     ConfirmWanted,
     EarlierError,
+    FoundAt,
     GroupOutcome,
+    LockProbe,
     LockWanted,
     PinnedHere,
     PreparedAtPin,
@@ -31,6 +35,8 @@ from tidelog.engine.node.tx_messages import (
     ReadSpan,
     RefusedPart,
     TooOldPart,
+    acquire_message,
+    acquired_message,
     answer_message,
     confirm_message,
     decision_message,
@@ -43,6 +49,7 @@ from tidelog.engine.node.tx_messages import (
     pinned_message,
     prepare_message,
     prepared_message,
+    probe_message,
     question_message,
     refused_message,
     resume_message,
@@ -90,6 +97,10 @@ SNAPSHOT = b"of a whole store"
 PINNED = PinnedHere(
     SNAPSHOT, 2, 9, [1, 2], [PreparedAtPin(1, TX, [1, 5]), PreparedAtPin(2, OTHER, [2])], [(2, TX)]
 )
+ACQUIRE = AcquireWanted(7, TX, [2, 4], [3, 1], KEYS, True, False, None, 1000)
+RANGE = ACQUIRE._replace(keys=[], exclusive=False, within=Range(namespace=MAP, start=b"a"))
+FOUND = [FoundAt(b"value", 3, 11), FoundAt(None, 0, 0)]
+PROBE = LockProbe(TX, [TX, OTHER], 7, 2, waits=True)
 NOTHING_PINNED = PinnedHere(SNAPSHOT, 0, 0, [], [], [])
 
 TOLD: list[tuple[str, Message, Any]] = [
@@ -122,6 +133,15 @@ TOLD: list[tuple[str, Message, Any]] = [
     ("settled", settled_message("settled", []), []),
     ("ask-settled", settled_message("ask-settled", [(0, 1, TX)]), [(0, 1, TX)]),
     ("forget", forget_message([(1, TX), (2, OTHER)]), [(1, TX), (2, OTHER)]),
+    ("lock", lock_message(LOCK._replace(opened=OTHER)), LOCK._replace(opened=OTHER)),
+    ("confirm", confirm_message(CONFIRM._replace(opened=OTHER)), CONFIRM._replace(opened=OTHER)),
+    ("prepare", prepare_message(PREPARE._replace(opened=OTHER)), PREPARE._replace(opened=OTHER)),
+    ("acquire", acquire_message(ACQUIRE), ACQUIRE),
+    ("acquire", acquire_message(RANGE), RANGE),
+    ("acquired", acquired_message(7, TX, FOUND, None), (7, TX, FOUND, None)),
+    ("acquired", acquired_message(7, TX, None, FAILURE), (7, TX, None, FAILURE)),
+    ("give-back", ids_message("give-back", [TX, OTHER]), ([TX, OTHER],)),
+    ("probe", probe_message(PROBE), PROBE),
     ("ask-over", ids_message("ask-over", [TX, OTHER]), ([TX, OTHER],)),
     ("over", ids_message("over", [OTHER]), ([OTHER],)),
     ("pin", pin_message(SNAPSHOT, 1, 9), (SNAPSHOT, 1, 9)),
@@ -168,7 +188,7 @@ WRONG_IN_LOCK = [
     put("ask", -1), put("tx", TX[:15]), put("tx", TX + b"x"), put("attempt", -1),
     put("given", b""), put("given", OTHER[:15]), put("partition", -1), put("partition", 3),
     put("epoch", -3), put("keys", [key(2), key(3)]), put("keys", [key(2)[:7]]),
-    put("keys", [b""]),
+    put("keys", [b""]), put("opened", b"short"),
 ]  # fmt: skip
 WRONG_READS = [
     [b"k"], [[]], [[key(2), 1]], [[key(2), 1, 7, 8]], [[key(3), 1, 7]], [[key(2)[:7], 1, 7]],
@@ -185,7 +205,7 @@ WRONG_RANGES = [
     [[1 << 32, b"", None, 0, b""]],
 ]  # fmt: skip
 WRONG_IN_CONFIRM = [
-    put("ask", -1), put("ask", 1 << 63), put("partition", -2),
+    put("ask", -1), put("ask", 1 << 63), put("partition", -2), put("opened", b"short"),
     *(put("reads", rows) for rows in WRONG_READS),
     *(put("ranges", rows) for rows in WRONG_RANGES),
 ]  # fmt: skip
@@ -200,9 +220,18 @@ WRONG_IN_PREPARE = [
     put("keys", [KEYS[0], key(1)]), put("keys", [KEYS[0], b"short"]),
     put("values", []), put("values", [b""]), put("values", [b"", None, None]),
     put("values", [b"", 0]), put("values", [b"", "text"]), put("values", [[], b""]),
-    put("shared", [key(3)]), put("shared", [b"short"]),
+    put("shared", [key(3)]), put("shared", [b"short"]), put("opened", b""),
     *(put("reads", rows) for rows in WRONG_READS),
     *(put("ranges", rows) for rows in WRONG_RANGES),
+]  # fmt: skip
+WRONG_IN_ACQUIRE = [
+    put("ask", -1), put("name", b"short"), put("partitions", [2]), put("partitions", [2, 2]),
+    put("partitions", [2, -4]), put("epochs", [3]), put("epochs", [3, -1]),
+    put("keys", [key(3)]), put("keys", [key(2)[:7]]), put("wait_us", -1), put("wait_us", 1 << 63),
+    *(put("range", row) for row in [
+        [], [MAP], [MAP, b"a", b"b", 1], ["m", b"a", None], [-1, b"a", None], [None, b"a", None],
+        [1 << 32, b"a", None], [MAP, None, None], [MAP, "a", None], [MAP, b"a", 1],
+    ]),
 ]  # fmt: skip
 WRONG_FAILURES = [
     [], ["code"], ["code", "message"], ["code", "message", {}, 1], [1, "message", {}],
@@ -267,6 +296,25 @@ WRONG: list[tuple[Message, str, Any]] = [
             put("txs", [TX, TX]),
         ]
     ),
+    *((acquire_message(ACQUIRE), *wrong) for wrong in WRONG_IN_ACQUIRE),
+    *(
+        (acquired_message(7, TX, FOUND, FAILURE), *wrong)
+        for wrong in [
+            put("ask", -1), put("name", b"short"), *(put("failure", row) for row in WRONG_FAILURES),
+            *(put("found", [row]) for row in [
+                1, [], [b"value", 3], [b"value", 3, 11, 1], ["value", 3, 11], [b"value", -3, 11],
+                [b"value", 3, None], [b"value", 3, 1.5],
+            ]),
+        ]
+    ),
+    *(
+        (probe_message(PROBE), *wrong)
+        for wrong in [
+            put("initiator", b"short"), put("path", []), put("path", [TX, b"short"]),
+            put("ask", -1), put("round", -1),
+        ]
+    ),
+    (ids_message("give-back", [TX]), "names", [TX, b"short"]),
     (unlock_message(7, [1, 2]), "ask", -1),
     (unlock_message(7, [1, 2]), "partitions", [1, -2]),
     (ids_message("ask-over", [TX]), "txs", [TX, b"short"]),

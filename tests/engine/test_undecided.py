@@ -24,6 +24,7 @@ from tidelog.engine.node.prepared import (
 )
 from tidelog.engine.replication.streams import Streams
 from tidelog.wal.records import (
+    AdmitRecord,
     CommitRecord,
     Participant,
     PrepareRecord,
@@ -93,6 +94,12 @@ def brought(partition: int) -> SuppliedRecord:
     )
 
 
+def admitted(partition: int) -> AdmitRecord:
+    return AdmitRecord(
+        partition=partition, admission=9, epochs=((1, 1),), lwm=3, ranges=(), hwm=9, dropped=(TX,)
+    )
+
+
 ALONE_WRITTEN = TxRecord(
     tx_id=TX, time=5, runs=(Run(0, 1, 4, 1),), namespaces=16, keys=[b"k"], values=[b"v"]
 )
@@ -123,6 +130,11 @@ PART, THERE = prepared(4, others=[1]), prepared(4, partition=1, others=[0])
         ([PART, settled(SettledOutcome.PENDING), ended(0)], "committed"),
         ([PART, settled(SettledOutcome.COMMITTED, epoch=3)], "rolled_back"),
         ([brought(0)], "committed"),
+        # What was pending when a copy was admitted was cut: the supply has it, or nobody has.
+        ([prepared(4), admitted(0)], "rolled_back"),
+        ([prepared(4), admitted(0), brought(0)], "committed"),
+        ([prepared(4), admitted(0), prepared(4)], "committed"),
+        ([prepared(4), admitted(1)], "committed"),
         # What is here of another partition says nothing of the home.
         ([THERE], "rolled_back"),
         ([THERE, ended(1)], "rolled_back"),

@@ -382,7 +382,7 @@ def of_members(disk: FaultyDisk, count: int, partitions: int, real: bool) -> Ite
 
 @asynccontextmanager
 async def clustered(
-    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False, real: bool = False
+    disk: FaultyDisk, count: int, partitions: int, mode: Mode | None = None, real: bool = False
 ) -> AsyncIterator[World]:
     environment = simulated(2, disk)
     with (
@@ -398,8 +398,8 @@ async def clustered(
             block=in_block(db),
             path=url,
         )
-        if transaction:
-            with db.transaction(plain_writes=True, deadline=DEADLINE) as tx:
+        if mode is not None:
+            with db.transaction(mode, plain_writes=True, deadline=DEADLINE) as tx:
                 world.maps = {name: OfThreads(tx[found[name]]) for name in found}
                 world.commit = awaited(tx.commit)
                 yield world
@@ -409,7 +409,7 @@ async def clustered(
 
 @asynccontextmanager
 async def clustered_tasks(
-    disk: FaultyDisk, count: int, partitions: int, transaction: bool = False, real: bool = False
+    disk: FaultyDisk, count: int, partitions: int, mode: Mode | None = None, real: bool = False
 ) -> AsyncIterator[World]:
     environment = simulated(2, disk)
     with of_members(disk, count, partitions, real) as url, connect(url) as beside:
@@ -423,8 +423,8 @@ async def clustered_tasks(
                 path=url,
             )
             found = {name: db.map(name) for name in CODECS}
-            if transaction:
-                async with db.transaction(plain_writes=True, deadline=DEADLINE) as tx:
+            if mode is not None:
+                async with db.transaction(mode, plain_writes=True, deadline=DEADLINE) as tx:
                     world.commit = tx.commit
                     await use(world, {name: tx[found[name]] for name in found})
                     yield world
@@ -440,13 +440,19 @@ IN_A_CLUSTER: dict[str, dict[str, Any]] = {
     "a cluster of one": {"kind": "plain", "count": 1, "partitions": 3},
     "a cluster of three": {"kind": "plain", "count": 3, "partitions": 3},
     "a transaction in a cluster of one": {
-        "kind": "transaction", "count": 1, "partitions": 3, "transaction": True,
+        "kind": "transaction", "count": 1, "partitions": 3, "mode": "optimistic",
     },
     "a transaction in a cluster of three": {
-        "kind": "transaction", "count": 3, "partitions": 3, "transaction": True,
+        "kind": "transaction", "count": 3, "partitions": 3, "mode": "optimistic",
+    },
+    "a pessimistic transaction in a cluster of one": {
+        "kind": "transaction", "count": 1, "partitions": 3, "mode": "pessimistic",
+    },
+    "a pessimistic transaction in a cluster of three": {
+        "kind": "transaction", "count": 3, "partitions": 3, "mode": "pessimistic",
     },
     "a transaction in one partition of a cluster": {
-        "kind": "transaction", "count": 3, "partitions": 1, "transaction": True,
+        "kind": "transaction", "count": 3, "partitions": 1, "mode": "optimistic",
     },
 }  # fmt: skip
 

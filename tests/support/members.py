@@ -101,7 +101,7 @@ class Members:
 
     def answer(self, member: Member, operation: str, arguments: list[Any]) -> Any:
         check_arguments(operation, arguments)
-        return getattr(self, f"_{operation}")(member, *arguments)
+        return getattr(self, f"_{operation.replace('-', '_')}")(member, *arguments)
 
     def check_served(self, member: Member, partitions: list[int]) -> None:
         for partition in partitions:
@@ -118,6 +118,19 @@ class Members:
     def place(self, key: bytes) -> int:
         (space,) = view_of(self.view()).spaces
         return partition_of(key, space)
+
+    def _lock(self, member: Member, *wanted: Any) -> Any:
+        """Nobody is in the way."""
+        _, _, number, keys, _, reads, *_ = wanted
+        self.check_map(number)
+        rows = [self.data[self.place(key)].get((number, key), (None, 0, 0)) for key in keys]
+        return member.id, rows if reads else None
+
+    def _unlock(self, _member: Member, _transaction: bytes) -> None:
+        """Nothing was locked."""
+
+    def _commit_locked(self, member: Member, _transaction: bytes, *commit: Any) -> Any:
+        return self._commit(member, *commit)
 
     def _get(self, member: Member, number: int, keys: list[bytes]) -> Any:
         self.check_map(number)

@@ -37,6 +37,7 @@ from tidelog.engine.node.group_locks import GroupLocks
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.participating import Participating
 from tidelog.engine.node.partitions import Partitions
+from tidelog.engine.node.plain_locks import PlainLocks
 from tidelog.engine.node.settling import Settling
 from tidelog.engine.node.tx_messages import (
     ConfirmWanted,
@@ -177,15 +178,20 @@ class Primary:
         self.partitions = Partitions(self.leases, 0.0)
         self.locks, self.post = GroupLocks(lambda: self.now), Told()
         post: Any = self.post
+        self.plain = PlainLocks(self.log, self.partitions, self.locks, post, lambda: self.now)
         self.here = Participating(
-            self.log, self.partitions, self.streams, self.locks, post, lambda: self.now
+            self.log, self.partitions, self.streams, self.locks, self.plain, post, lambda: self.now
         )
         self.settling = Settling(self.log, self.partitions, self.here, post, lambda: self.now)
-        self.log.advanced = self.here.advanced
+        self.log.advanced = self._advanced
         self.decide()
         for partition in self.copies:
             self.state.copies.open(partition, 1)
             self.opened(partition, 1)
+
+    def _advanced(self) -> None:
+        self.here.advanced()
+        self.plain.advanced()
 
     # -------------------------------------------------------------- around it
 
@@ -252,6 +258,7 @@ class Primary:
         self.leases.topology = found
         self.settling.decided(found)
         self.here.decided(found)
+        self.plain.decided(found)
         return found
 
     def opened(self, partition: int, epoch: int) -> None:
@@ -268,6 +275,7 @@ class Primary:
         assert stream is not None
         self.log.forsake(stream)
         self.here.sealed(partition)
+        self.plain.sealed(partition)
         self.settling.sealed(partition)
 
     def open_again(self, partition: int, epoch: int, *settled: Settled) -> None:

@@ -15,6 +15,7 @@ from tidelog.wal.history import Held, held_from, oldest_state, segments_with
 from tidelog.wal.index import SegmentIndex
 from tidelog.wal.reader import read_records
 from tidelog.wal.records import (
+    AdmitRecord,
     Closed,
     Columns,
     CommitRecord,
@@ -117,6 +118,14 @@ def test_no_index_denies_the_numbers_of_a_copy(
     assert index.counters == counters
     assert index.may_contain(ID)
     assert (index.oldest, index.newest) == (5, 5)
+
+
+def test_no_index_denies_what_was_pending_when_a_copy_was_admitted() -> None:
+    index = SegmentIndex(number=1, first_position=0, end_position=1)
+    index.add(
+        AdmitRecord(partition=3, admission=1, epochs=(), lwm=0, ranges=(), hwm=0, dropped=(ID,))
+    )
+    assert index.may_contain(ID)
 
 
 def filled(store: Opened) -> None:

@@ -1,0 +1,220 @@
+"""Pessimistic transactions as a client asks for their locks: whom, how often, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.members import Members, members
+from tidelog import connect
+from tidelog.affinity.partitions import Space, partition_of
+from tidelog.codecs import I64, Str
+from tidelog.engine.client.blocking import ClusterDatabase
+from tidelog.engine.client.locking import AGE_BYTES, ClientLocks
+from tidelog.engine.client.routing import Cluster
+from tidelog.errors import ClosedError, ConflictError, DeadlineError, RolledBackError
+
+PARTITIONS = 6
+
+
+@pytest.fixture
+def three() -> Iterator[Members]:
+    with members(3, PARTITIONS) as cluster:
+        yield cluster
+
+
+def counters(db: ClusterDatabase) -> Any:
+    return db.map("counters", key=Str, value=I64)
+
+
+def key_of(member: int) -> str:
+    """A key that a member serves."""
+    names = (f"k{n}" for n in range(1000))
+    space = Space(0, PARTITIONS)
+    return next(k for k in names if partition_of(k.encode(), space) % 3 == member)
+
+
+ONE, TWO = key_of(1), key_of(2)
+
+
+def asked(cluster: Members, since: int, *operations: str) -> list[tuple[int, str]]:
+    return [one for one in cluster.asked[since:] if one[1] in operations]
+
+
+def test_all_locks_go_through_who_gave_the_first_and_bring_values(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        m[ONE] = 5
+        since = len(three.asked)
+        with db.transaction("pessimistic") as tx:
+            inside = tx[m]
+            assert (inside[ONE], inside[ONE], inside.get(TWO)) == (5, 5, None)
+            inside[ONE] = 6
+            assert inside.incr(TWO) == 1
+            assert dict(inside) == {ONE: 6, TWO: 1}
+        assert asked(three, since, "lock") == [(1, "lock")] * 5, (
+            "two to read, two to write, a range"
+        )
+        assert asked(three, since, "get") == []
+        assert [one[1] for one in asked(three, since, "commit", "commit-locked")] == [
+            "commit-locked"
+        ]
+        assert m.get_many([ONE, TWO]) == {ONE: 6, TWO: 1}
+        assert asked(three, since, "unlock") == [(1, "unlock")]
+
+
+def test_a_decision_locks_once_for_what_it_reads_and_writes(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        since = len(three.asked)
+        with db.transaction("pessimistic") as tx:
+            tx[m].incr(ONE)
+            tx[m].incr(ONE)
+        assert asked(three, since, "lock", "get") == [(1, "lock")]
+
+
+def test_read_committed_locks_what_it_writes_alone(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        m[ONE] = 1
+        since = len(three.asked)
+        with db.transaction("pessimistic", isolation="read_committed") as tx:
+            assert tx[m][ONE] == 1
+            assert dict(tx[m]) == {ONE: 1}
+            assert asked(three, since, "lock") == []
+            tx[m][TWO] = 2
+        assert asked(three, since, "lock") == [(2, "lock")]
+
+
+@pytest.mark.parametrize("faults", [["remap", "wait"], ["wait", "wait", "remap"]])
+def test_a_lock_that_has_to_wait_for_a_member_is_asked_again(
+    three: Members, faults: list[Any]
+) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        with db.transaction("pessimistic") as tx:
+            three.members[1].faults += faults
+            tx[m][ONE] = 1
+            three.members[1].faults += faults
+            tx[m][TWO] = 2
+        assert dict(m) == {ONE: 1, TWO: 2}
+
+
+@pytest.mark.parametrize("fault", ["break_before", "break_after"])
+@pytest.mark.parametrize("first", [True, False])
+def test_locks_are_lost_with_the_connection(three: Members, fault: Any, *, first: bool) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        m[ONE] = 0
+
+        def work(tx: Any) -> None:
+            if not first:
+                tx[m][TWO] = 2
+            three.members[1 if first else 2].faults += faults
+            faults.clear()
+            tx[m][ONE] = 1
+
+        faults = [fault]
+        with pytest.raises(RolledBackError, match="with its connection"):
+            db.run(work, attempts=1, mode="pessimistic")
+        assert m[ONE] == 0
+        faults = [fault]
+        db.run(work, mode="pessimistic")
+        assert m[ONE] == 1
+
+
+def test_a_lock_ends_with_its_call(three: Members) -> None:
+    with connect(three.url, timeout=0.1) as db:
+        m = counters(db)
+        with db.transaction("pessimistic") as tx:
+            tx[m][ONE] = 1
+            three.members[1].faults += ["wait"] * 1000
+            with pytest.raises(DeadlineError, match="a lock was not there"):
+                tx[m][TWO] = 1
+            three.members[1].faults.clear()
+            tx.rollback()
+        assert dict(m) == {}
+
+
+def test_a_rollback_and_a_close_let_go(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        tx = db.transaction("pessimistic")
+        tx[m][ONE] = 1
+        since = len(three.asked)
+        tx.rollback()
+        tx.rollback()
+        assert m.get(ONE) is None
+        assert asked(three, since, "unlock") == [(1, "unlock")]
+        left = db.transaction("pessimistic")
+        inside = left[m]
+        inside[ONE] = 2
+        line = left._session._line  # type: ignore[attr-defined]  # of a cluster
+        db.close()
+        with pytest.raises(ClosedError):
+            inside[ONE] = 3
+        with pytest.raises(ConnectionError):
+            line.connections[three.members[1].id].receive()
+        left.rollback()
+        assert line.connections == {}
+
+
+def test_attempts_lock_from_the_third_on_and_then_at_once_what_was_written(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        m[ONE] = 0
+        since = len(three.asked)
+        tried = 0
+
+        def work(tx: Any) -> None:
+            nonlocal tried
+            tried += 1
+            found = tx[m][ONE]
+            if tried < 3:
+                m[ONE] = tried
+            tx[m][ONE] = found + 10
+
+        db.run(work, plain_writes=True)
+        assert (tried, m[ONE]) == (3, 12)
+        assert asked(three, since, "lock") == [(1, "lock")]
+        with pytest.raises(ConflictError):
+            db.run(_always_late(m), attempts=4, mode="optimistic", plain_writes=True)
+        assert asked(three, since, "lock") == [(1, "lock")]
+
+
+def _always_late(m: Any) -> Any:
+    def work(tx: Any) -> None:
+        found = tx[m][ONE]
+        m[ONE] = found + 1
+        tx[m][ONE] = found
+
+    return work
+
+
+def test_an_attempt_that_others_follow_loses_two_races_at_most(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        tried = 0
+
+        def work(tx: Any) -> None:
+            nonlocal tried
+            tried += 1
+            tx[m][ONE] = tried
+            if tried < 3:
+                three.members[1].faults += ["again", "again"]
+
+        db.run(work)
+        assert m[ONE] == tried == 3
+        assert not three.members[1].faults
+
+
+def test_attempts_of_a_loop_are_as_old_as_the_first_that_locks() -> None:
+    cluster = Cluster(["a:1"])
+    first, second = b"1" * 16, b"2" * 16
+    locks = ClientLocks(cluster, second, None, None)
+    locks.follow(None)
+    assert locks.name == second
+    locks.follow(ClientLocks(cluster, first, None, None))
+    assert locks.name == first[:AGE_BYTES] + second[AGE_BYTES:]
