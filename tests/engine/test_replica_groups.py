@@ -1065,10 +1065,10 @@ def test_messages_about_transactions_of_several_groups_go_to_these() -> None:
     wanted = [
         "lock", "locked", "unlock", "confirm", "confirmed", "prepare", "prepared", "refused",
         "decision", "question", "settled", "ask-settled", "forget", "ask-over", "over",
-        "pin", "pinned", "resume", "held", "too-old",
+        "pin", "pinned", "resume", "held", "acquire", "acquired", "give-back", "probe", "too-old",
     ]  # fmt: skip
     assert {kind.name for kind in KINDS if Transactions.takes(kind.name)} == set(wanted)
-    others = ["read", "value", "committing", "committing-ok", "probe"]
+    others = ["read", "value", "committing", "committing-ok"]
     messages = [example_of(BY_NAME[name]) for name in wanted]
     around.heard(CID, *messages, *(example_of(BY_NAME[name]) for name in others))
     assert around.transactions.messages == [(CID, message) for message in messages]
