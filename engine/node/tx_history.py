@@ -24,6 +24,7 @@ import trio
 from ...affinity.errors import HistoryTruncatedError, TidelogError
 from ...affinity.topology import Topology
 from ...wal.records import (
+    AdmitRecord,
     CommitRecord,
     PrepareRecord,
     Record,
@@ -120,11 +121,7 @@ class TxHistory:
             return "pending"
         if tx_id in self._files.state.copies.remembered.get(partition, {}):
             return "committed"
-        found = [
-            record
-            for record in found
-            if any(run.partition == partition for run in _runs_here(record, tx_id))
-        ]
+        found = [record for record in found if _tells_of(record, tx_id, partition)]
         if not all(map(_is_part, found)):
             return outcome_of(found, tx_id, partition, self._files.state)
         for one in self._topology.resolutions:
@@ -196,6 +193,13 @@ class TxHistory:
 def _is_part(record: Record) -> bool:
     """Tell whether a record is what one of several groups has of a transaction."""
     return isinstance(record, PrepareRecord) and len(record.participants) > 1
+
+
+def _tells_of(record: Record, tx_id: bytes, partition: int) -> bool:
+    """Tell whether what a record says of a transaction is about a partition."""
+    if isinstance(record, AdmitRecord):
+        return record.partition == partition  # what it names has no numbers any more
+    return any(run.partition == partition for run in _runs_here(record, tx_id))
 
 
 def _runs_here(record: Record, tx_id: bytes) -> Iterator[Run]:

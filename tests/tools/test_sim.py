@@ -158,33 +158,15 @@ def confirms_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Participating, "_confirm", lambda *_about: None)
 
 
-def forgets_what_others_may_ask(patch: pytest.MonkeyPatch) -> None:
-    """Forget a commit of several groups as soon as one of them has it on all copies."""
-    from tidelog.engine.node.settling import Settling
-
-    genuine, original = Settling._committed, Settling.__init__
-
-    def committed(self: Settling, partition: int, tx_id: bytes) -> None:
-        genuine(self, partition, tx_id)
-        self.forget([(partition, tx_id)])
-
-    def begin(self: Settling, *arguments: Any) -> None:
-        original(self, *arguments)
-        self._participating.committed_here = self._committed
-
-    patch.setattr(Settling, "_committed", committed)
-    patch.setattr(Settling, "__init__", begin)
-
-
 @pytest.mark.slow
 def test_few_faults_are_found_of_a_growing_storm_with_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    forgets_what_others_may_ask(monkeypatch)
+    confirms_nothing(monkeypatch)
     found = judged(5, Shape(3, 1, growing=True, transactions=True), None, runs=6)
     drawn = [str(fault) for fault in drawn_faults(5, 3, 1, growing=True, transactions=True)]
     assert set(found.faults) < set(drawn)
-    again = run_storm(5, backups=1, transactions=True, faults=found.faults)
+    again = run_storm(5, backups=1, transactions=True, faults=found.faults, clients=found.clients)
     assert again.failure == found.failure
     assert again.failure is not None
 
