@@ -85,12 +85,12 @@ class GroupLocks:
     def _add(self, owner: int, wants: Iterable[Want]) -> frozenset[int]:
         """Lock at once what an owner wants; if that cannot be, let go of all it has.
 
-        Returns who is in the way then: a queue is, too.
+        Returns who is in the way then: a queue is, too, and an owner that would wait for itself.
         """
         try:
             for want in wants:
                 if not isinstance(self._table.request(owner, want), Granted):
-                    others = frozenset(self._table.blockers(owner))
+                    others = frozenset(self._table.blockers(owner) or [owner])
                     self.release(owner)
                     return others
         except TransactionTooLargeError:

@@ -161,11 +161,12 @@ class InDoubt:
         Asked of a member that serves one of its partitions, and has it prepared there.
         """
         name = f"transaction {tx_id.hex()}"
+        works = [one for one in self._participating.works_of(tx_id) if one.phase == "prepared"]
+        attempts = {work.attempt for work in works}
         for known in self._topology.resolutions:
-            if known.tx_id == tx_id:
+            if known.tx_id == tx_id and attempts <= {known.attempt}:
                 told = "has committed" if known.commits else "is rolled back"
                 raise UsageError(f"{name} {told} already, by decision {known.index}")
-        works = [one for one in self._participating.works_of(tx_id) if one.phase == "prepared"]
         if not works:
             raise UsageError(
                 f"{name} is not prepared in any partition that this member serves",

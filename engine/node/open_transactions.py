@@ -150,7 +150,7 @@ class OpenTransactions:
         self._partitions.check_there(touched)
         left = float("inf") if left_us is None else left_us / 1e6
         tx = self._known(name, request, left, first=first)
-        tx.request, tx.left, tx.keys = request, deque(), None
+        tx.request = request
         for partition in touched:
             epoch = self._topology.partitions[partition].epoch
             if tx.touched.get(partition, epoch) != epoch:

@@ -338,7 +338,7 @@ class PlainLocks:
                     continue  # commit locks wait for nobody
                 seen.add(holding.name)
                 waiting = self._acquiring.get(holding.name)
-                if waiting is not None and waiting.left and holding.name != probe.initiator:
+                if waiting is not None and holding.name != probe.initiator:
                     behind.append(self._waiting_owner(waiting))
                     continue
                 path = [*probe.path, holding.name]

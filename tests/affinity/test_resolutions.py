@@ -90,7 +90,9 @@ def test_what_is_in_doubt_is_ended_once_and_that_is_kept(
     for again in (change, replace(change, commits=False)):
         assert "has committed already, by decision" in (refusal(topology, again) or "")
     assert refusal(topology, replace(change, tx_id=b"o" * 16)) is None
+    assert refusal(topology, replace(change, attempt=2)) is None
     rolled_back = behind(topology, replace(change, tx_id=b"o" * 16, commits=False))
+    assert [one.tx_id for one in rolled_back.resolutions] == [TX, b"o" * 16]
     again = replace(change, tx_id=b"o" * 16)
     assert "is rolled back already, by decision" in (refusal(rolled_back, again) or "")
 
@@ -111,6 +113,14 @@ def test_what_can_end_by_itself_is_not_ended(
     topology: Topology, change: TransactionResolved, reason: str
 ) -> None:
     assert reason in (refusal(topology, change) or "")
+
+
+def test_a_partition_that_one_copy_can_open_is_not_given_up() -> None:
+    topology = away()
+    first, *rest = topology.partitions
+    both = replace(first, in_sync=(ADA_1, BOB_1))
+    topology = replace(topology, partitions=(both, *rest))
+    assert "is not in doubt" in (refusal(topology, BY_HAND) or "")
 
 
 def test_a_member_that_is_back_may_be_about_to_open_its_partition() -> None:

@@ -295,8 +295,9 @@ def test_the_tag_and_a_given_id_travel(alone: Members) -> None:
         assert db.outcome(db.new_id()) == "rolled_back"
         with pytest.raises(UsageError, match="16 bytes"):
             db.outcome(b"short")
-        with pytest.raises(UsageError, match="not one of the 6 partitions"):
-            db.outcome(tx_id, home=6)
+        for home in (-1, 6):
+            with pytest.raises(UsageError, match="not one of the 6 partitions"):
+                db.outcome(tx_id, home=home)
 
 
 def test_threads_share_a_client(three: Members) -> None:
@@ -532,9 +533,39 @@ def test_a_home_is_not_needed_for_a_given_id_and_does_no_harm(three: Members) ->
         for tx_id in (db.new_id(), b"mine".rjust(16, b"."), (7).to_bytes(16, "big")):
             with db.transaction(id=tx_id) as tx:
                 tx[m]["a"] = 1
+            since = len(three.asked)
             for home in (None, *range(PARTITIONS)):
                 assert db.outcome(tx_id, home=home) == "committed"
             assert db.outcome(tx_id[::-1], home=0) == "rolled_back"
+            assert {operation for _, operation in three.asked[since:]} == {"outcome"}
+
+
+def test_only_who_can_tell_is_asked_for_an_outcome(
+    three: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[bool, int]]()
+    answer = "rolled_back"
+
+    def outcome(_member: object, _tx_id: bytes, given: bool, home: int) -> str:
+        asked.append((given, home))
+        return answer
+
+    monkeypatch.setattr(three, "_outcome", outcome)
+    with connect(three.url) as db:
+        with db.transaction() as tx:
+            tx[counters(db)]["a"] = 1
+        assert tx.receipt is not None
+        given, automatic = db.new_id(), tx.receipt.tx_id
+        place = home_of(given, PARTITIONS)
+        assert db.outcome(given) == db.outcome(given, home=2) == answer
+        assert asked == [(True, place), (False, 2), (True, place)]
+        asked.clear()
+        assert db.outcome(automatic, home=2) == answer
+        assert asked == [(False, 2)], "asked for as a given one it would be refused"
+        asked.clear()
+        answer = "committed"
+        assert db.outcome(given, home=2) == answer
+        assert asked == [(False, 2)]
 
 
 def test_who_has_met_nobody_asks_for_an_outcome(alone: Members) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,30 @@ from tidelog import connect
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import I64, Str
 from tidelog.engine.client.blocking import ClusterDatabase
-from tidelog.engine.client.locking import AGE_BYTES, ClientLocks
-from tidelog.engine.client.routing import Cluster
-from tidelog.errors import ClosedError, ConflictError, DeadlineError, RolledBackError
+from tidelog.engine.client.locking import AGE_BYTES, KEYS_MAX, ClientLocks
+from tidelog.engine.client.routing import (
+    COMING_S_MAX,
+    PAUSE_S,
+    Ask,
+    ClientEvent,
+    ClientStep,
+    Cluster,
+    Failed,
+    Listen,
+    Pause,
+    Quiet,
+    StepDone,
+    Steps,
+    Value,
+)
+from tidelog.errors import (
+    ClosedError,
+    ConflictError,
+    DeadlineError,
+    DeadlockError,
+    RolledBackError,
+    TidelogError,
+)
 
 PARTITIONS = 6
 
@@ -218,3 +240,118 @@ def test_attempts_of_a_loop_are_as_old_as_the_first_that_locks() -> None:
     assert locks.name == second
     locks.follow(ClientLocks(cluster, first, None, None))
     assert locks.name == first[:AGE_BYTES] + second[AGE_BYTES:]
+
+
+# ------------------------------------------------------------------ step by step
+
+NAMESPACE: Any = SimpleNamespace(id=16, space=Space(0, PARTITIONS))
+KEEPER, FOREVER = b"m" * 16, float("inf")
+LOCKED = Value((KEEPER, None), 0.0)
+"""What was locked, and nothing read."""
+
+
+def kept(timeout: float | None = None, ends: float | None = None) -> ClientLocks:
+    """The locks of a transaction that a member keeps already."""
+    locks = ClientLocks(Cluster(["a:1"]), b"1" * 16, timeout, ends)
+    locks.member = KEEPER
+    return locks
+
+
+def done(steps: Steps[Any], *events: ClientEvent) -> list[ClientStep]:
+    """What a client does to lock something if it hears all that; from the first request on."""
+    next(steps)
+    found = [steps.send(StepDone(events[0].now))]
+    for event in events:
+        try:
+            found.append(steps.send(event))
+        except StopIteration:
+            break
+    return found
+
+
+def arguments(step: ClientStep) -> Any:
+    assert isinstance(step, Ask)
+    assert (step.member, step.operation) == (KEEPER, "lock")
+    return step.arguments
+
+
+def test_what_is_locked_is_asked_for_once_and_brings_nothing_to_who_only_writes() -> None:
+    locks = kept()
+    [step] = done(locks.written(NAMESPACE, [b"a", b"b", b"a"], FOREVER), LOCKED)
+    assert arguments(step)[3:6] == ([b"a", b"b"], True, False)
+    reading = locks.read(NAMESPACE, [b"b"], FOREVER, exclusive=False)
+    assert next(reading) != Pause(0.0), "it goes on to read"
+    [step] = done(locks.read(NAMESPACE, [b"c"], FOREVER, exclusive=False), *[_read(1)])
+    assert arguments(step)[3:6] == ([b"c"], False, True)
+    [step] = done(locks.written(NAMESPACE, [b"a", b"c"], FOREVER), LOCKED)
+    assert arguments(step)[3:6] == ([b"c"], True, False), "it was locked to be read only"
+
+
+def _read(count: int) -> Value:
+    return Value((KEEPER, [[b"v", 1, 1]] * count), 0.0)
+
+
+def test_only_so_many_keys_are_asked_for_at_once() -> None:
+    keys = [b"%d" % number for number in range(2 * KEYS_MAX + 1)]
+    steps = kept().written(NAMESPACE, keys, FOREVER)
+    told: ClientEvent = LOCKED
+    asked = [step for step in done(steps, *[told] * 6) if isinstance(step, Ask)]
+    parts = [arguments(step)[3] for step in asked]
+    assert [len(part) for part in parts] == [KEYS_MAX, KEYS_MAX, 1]
+    assert [key for part in parts for key in part] == keys
+
+
+@pytest.mark.parametrize(
+    ("timeout", "ends", "expected"),
+    [(None, None, [10_000_000, None]), (0.0, 12.5, [0, 2_500_000]), (2.0, 9.0, [2_000_000, 0])],
+)
+def test_how_long_a_lock_is_waited_for_is_told(
+    timeout: float | None, ends: float | None, expected: list[int | None]
+) -> None:
+    locks = kept(timeout, ends)
+    [step] = done(locks.written(NAMESPACE, [b"a"], FOREVER), LOCKED._replace(now=10.0))
+    assert [*arguments(step)[7:]] == expected
+
+
+def failed(code: str, now: float = 0.0) -> Failed:
+    return Failed(code, "", {}, now)
+
+
+def test_pauses_before_a_lock_is_asked_for_again_grow_and_end_with_the_call() -> None:
+    steps = kept().written(NAMESPACE, [b"a"], 1.0)
+    events: list[ClientEvent] = [failed("wait"), StepDone(0.0)] * 10
+    paused = [one.seconds for one in done(steps, *events) if isinstance(one, Pause)]
+    assert paused == [min(PAUSE_S * 2**number, COMING_S_MAX) for number in range(10)]
+    assert steps.send(failed("remap", 1 - 1 / 64)) == Pause(1 / 64)
+    steps.send(StepDone(1.0))
+    with pytest.raises(DeadlineError, match="a lock was not there"):
+        steps.send(failed("wait", 1.0))
+
+
+def test_a_lock_that_failed_for_good_is_not_asked_for_again() -> None:
+    steps = kept().written(NAMESPACE, [b"a"], FOREVER)
+    with pytest.raises(DeadlockError):
+        done(steps, failed(DeadlockError.code))
+
+
+@pytest.mark.parametrize(
+    ("present", "until", "error"),
+    [(True, 2.0, None), (True, 1.0, DeadlineError), (False, 2.0, RolledBackError)],
+)
+def test_a_keeper_that_says_nothing_is_listened_to_while_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+    present: bool,
+    until: float,
+    error: type[TidelogError] | None,
+) -> None:
+    def is_there(*_: object) -> Steps[bool]:
+        yield from ()
+        return present
+
+    monkeypatch.setattr("tidelog.engine.client.locking.is_there", is_there)
+    steps = kept().written(NAMESPACE, [b"a"], until)
+    if error is None:
+        assert done(steps, Quiet(1.0))[-1] == Listen(KEEPER, until)
+        return
+    with pytest.raises(error):
+        done(steps, Quiet(1.0))

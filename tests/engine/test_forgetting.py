@@ -111,6 +111,8 @@ def test_a_commit_is_forgotten_once_all_have_its_end_and_its_leader_waits_no_mor
     around.settling.over([tx_id])
     around.settling.forget([(0, tx_id)])
     around.settling.write_forgotten()
+    around.settling.forget([(0, tx_id)])
+    around.settling.write_forgotten()
     assert len(around.queue) == 1, "once"
     assert (around.told, around.remembered()) == ([], [tx_id])
     around.carry()

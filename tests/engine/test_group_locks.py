@@ -14,6 +14,8 @@ from tidelog.engine.data.scan import Range
 from tidelog.engine.data.stored import pack_prefix
 from tidelog.engine.node.group_locks import HELD_S_MAX, GroupLocks, is_locked
 from tidelog.engine.node.partitions import RoutedError
+from tidelog.errors import TransactionTooLargeError
+from tidelog.tx.locks import KeyLock, LockTable
 
 A, B, C = b"a", b"b", b"c"
 FOREVER = float("inf")
@@ -129,6 +131,52 @@ def test_keys_of_other_maps_and_partitions_are_others() -> None:
     assert at.in_way_of([full(A, 1), full(A, 0, 17)]) is None
 
 
+def test_who_wants_too_much_has_nothing() -> None:
+    at = locks()
+    at._table = LockTable(locks_per_owner_max=1)
+    with pytest.raises(TransactionTooLargeError):
+        at.take([full(A), full(B)], [])
+    assert is_idle(at)
+
+
+def test_who_waits_behind_a_request_is_granted_once_that_is_withdrawn() -> None:
+    at, heard = locks(), list[int]()
+    at.granted = heard.append
+    first, second, third = (at.new_plain() for _ in range(3))
+    at.request(first, KeyLock(full(A), exclusive=False))
+    at.request(second, KeyLock(full(A)))
+    at.request(third, KeyLock(full(A), exclusive=False))
+    at.cancel(second)
+    assert heard == [third]
+    for owner in (first, second, third):
+        at.release(owner)
+    assert (is_idle(at), at._plain) == (True, set())
+
+
+def test_an_owner_may_count_for_nobody() -> None:
+    at = locks()
+    owner = owner_of(at.take([full(A)], []))
+    everything = [((0,), Range(namespace=MAP))]
+    for options in ({"written": [full(A)]}, {"read": [full(A)]}, {"ranges": everything}):
+        wanted: dict[str, Any] = {**options}
+        assert at.in_way_of(**wanted) == owner
+        assert at.in_way_of(**wanted, but={owner}) is None
+
+
+@pytest.mark.parametrize("waits_for_others", [False, True])
+def test_plain_locks_that_lack_a_key_of_somebody_else_are_let_go(*, waits_for_others: bool) -> None:
+    # Who would wait for itself is not queued behind anybody; it was taken for one that has it all.
+    at = locks()
+    old, young = at.new_plain(), at.new_plain()
+    at.request(old, KeyLock(full(A)))
+    at.request(young, KeyLock(full(B)))
+    if waits_for_others:
+        at.request(old, KeyLock(full(B)))
+    assert not at.harden(young, [full(A)])
+    assert at.in_way_of([full(A)]) == old
+    assert at.in_way_of([full(B)]) == (old if waits_for_others else None)
+
+
 # ------------------------------------------------------------------ who is in the way
 
 
@@ -169,6 +217,10 @@ def test_who_writes_inside_a_range_is_in_its_way(
 
 
 def test_of_several_the_oldest_is_waited_for() -> None:
+    at = locks()
+    oldest = owner_of(at.take([full(C)], []))
+    owner_of(at.take([full(B)], []))
+    assert at.in_way_of(ranges=[((0,), Range(namespace=MAP))]) == oldest
     at = locks()
     first = owner_of(at.take([], [full(A)]))
     second = owner_of(at.take([], [full(A)]))
@@ -265,6 +317,17 @@ def test_who_waits_longer_than_its_client_does_is_told_at_its_deadline() -> None
     at.tick()
     assert len(one.failed) == 1
     assert "0 requests wait" in repr(at)
+
+
+def test_of_those_who_wait_only_who_is_late_is_told() -> None:
+    at, clock = locks_at()
+    owner = owner_of(at.take([full(A)], []))
+    one, two = request(clock.now + 0.25), request(clock.now + 0.5)
+    for waiting in (one, two):
+        at.hold(owner, waiting, lambda _: None)
+    clock.now += 0.5
+    at.tick()
+    assert (len(one.failed), two.failed) == (1, [])
 
 
 def test_who_has_waited_too_long_may_do_something_else() -> None:

@@ -19,8 +19,8 @@ from tidelog.engine.node.tx_messages import PreparedPart, RefusedPart, TooOldPar
 from tidelog.errors import ClusterError, UsageError
 from tidelog.wal.records import CommitRecord, RollbackRecord, Run
 
-ALONE, AWAY = 1, 3
-"""A partition that nobody else has a copy of, and the one of Cid that takes part, too."""
+ALONE, BOBS, AWAY = 1, 2, 3
+"""A partition that nobody else has a copy of, one of Bob, and the one of Cid that takes part."""
 ELSEWHERE = PreparedPart(TX, 1, Run(AWAY, 1, 7, 1), 5000)
 LOST = Loss(index=3, partition=AWAY, before=1, epoch=2, author=BOB, opened=1, upto=3)
 
@@ -172,6 +172,15 @@ def test_what_was_resolved_before_it_was_everywhere_ends_when_it_is() -> None:
     assert at.primary.value(key_in(ALONE)) is not None
 
 
+def test_what_has_been_decided_by_all_groups_stays_so() -> None:
+    at = At()
+    at.primary.log.held = True
+    at.primary.settling.prepared(ELSEWHERE)
+    at.resolve(commits=False)
+    assert at.work.decided is not None
+    assert at.work.decided.commits
+
+
 def test_another_attempt_is_not_what_was_resolved() -> None:
     at = At()
     [other] = [replace(one, attempt=2) for one in _resolutions()]
@@ -225,6 +234,20 @@ def test_what_has_been_refused_is_not_asked_for() -> None:
     assert at.suggested == []
 
 
+@pytest.mark.parametrize("case", ["it is about to end", "all have prepared it"])
+def test_what_ends_by_itself_is_not_asked_for(case: str) -> None:
+    at = At()
+    if case == "it is about to end":
+        at.work.too_old.add(AWAY)
+        at.primary.log.held = True
+        at.resolve(commits=True)
+    else:
+        at.work.answers[AWAY] = ELSEWHERE
+    at.primary.now += ASK_AGAIN_S
+    at.doubt.tick()
+    assert at.suggested == []
+
+
 def test_only_so_many_are_asked_for_at_once() -> None:
     at = At()
     work = at.work
@@ -271,14 +294,69 @@ def test_what_is_not_in_doubt_is_refused_by_hand(case: str) -> None:
         at.doubt.change(OTHER if case == "unknown" else TX, commits=True)
 
 
-def test_what_others_have_not_said_yet_is_waited_for() -> None:
+def test_another_attempt_than_the_one_that_was_resolved_is_ended_by_hand() -> None:
     at = At(prepares=False)
-    wanted = prepare(ALONE, TX)
-    more = (*wanted.participants, wanted.participants[0]._replace(partition=2))
-    at.primary.here.prepare(ME, wanted._replace(participants=more))
+    at.resolve(commits=False)
+    with pytest.raises(UsageError, match="is rolled back already"):
+        at.doubt.change(TX, commits=True)
+    with pytest.raises(UsageError, match="not prepared in any"):
+        at.doubt.change(OTHER, commits=True)
+    at.primary.here.prepare(ME, prepare(ALONE, TX, attempt=2))
     at.primary.all_have(ALONE)
     at.leave()
+    assert at.doubt.change(TX, commits=True).attempt == 2
+
+
+def of_three() -> At:
+    """A primary that has prepared its part of a transaction with Bob, too."""
+    at = At(prepares=False)
+    wanted = prepare(ALONE, TX)
+    more = (*wanted.participants, wanted.participants[0]._replace(partition=BOBS))
+    at.primary.here.prepare(ME, wanted._replace(participants=more))
+    at.primary.all_have(ALONE)
+    return at
+
+
+def test_what_others_have_not_said_yet_is_waited_for() -> None:
+    at = of_three()
+    at.leave()
     with pytest.raises(UsageError, match="partitions 2 have not said whether they have it"):
+        at.doubt.change(TX, commits=True)
+    at.work.answers[BOBS] = PreparedPart(TX, 1, Run(BOBS, 1, 7, 1), 5000)
+    change = at.doubt.change(TX, commits=True)
+    assert (change.missing, change.time) == (((AWAY, 1),), 5000)
+    at.primary.records()
+    at.resolve(commits=True)
+    [record] = at.primary.records()
+    assert isinstance(record, CommitRecord)
+    assert [run.partition for run in record.participants] == [ALONE, BOBS]
+
+
+def test_it_is_not_asked_for_before_all_others_have_answered() -> None:
+    at = of_three()
+    at.doubt.too_old(TooOldPart(TX, 1, AWAY))
+    at.doubt.tick()
+    assert at.suggested == []
+    at.work.answers[BOBS] = PreparedPart(TX, 1, Run(BOBS, 1, 7, 1), 5000)
+    at.primary.now += ASK_AGAIN_S
+    at.doubt.tick()
+    assert [change.missing for change in at.suggested] == [((AWAY, 1),)]
+
+
+def test_who_cannot_tell_is_named_with_its_newest_epoch() -> None:
+    at = At()
+    rows = list(at.topology.partitions)
+    rows[AWAY] = replace(rows[AWAY], epoch=2)
+    at.decide(partitions=tuple(rows))
+    at.leave()
+    assert at.doubt.change(TX, commits=True).missing == ((AWAY, 2),)
+
+
+def test_what_is_not_everywhere_yet_is_not_ended_by_hand() -> None:
+    at = At(prepares=False)
+    at.primary.here.prepare(ME, prepare(ALONE, TX))
+    at.leave()
+    with pytest.raises(UsageError, match="not prepared in any"):
         at.doubt.change(TX, commits=True)
 
 
@@ -286,13 +364,17 @@ def test_what_others_have_not_said_yet_is_waited_for() -> None:
 
 
 def test_what_is_pending_and_remembered_is_told() -> None:
-    at = At()
+    at = At(prepares=False)
+    at.primary.here.prepare(ME, prepare(ALONE, TX, shared=[1, 2]))
+    at.primary.all_have(ALONE)
+    at.primary.here.prepare(CID, prepare(0, OTHER, others=()))
+    at.primary.sync()
     at.leave()
     told = at.doubt.told()
     [row] = told["pending"]
     assert row[:4] == [TX, 1, ALONE, 0]
     assert row[4:7] == [ME.member.bytes, ME.boot, True]
-    assert row[8:] == [1, 0, [[row.partition, row.epoch] for row in at.work.participants]]
+    assert row[8:] == [1, 2, [[row.partition, row.epoch] for row in at.work.participants]]
     assert (told["deserted"], told["remembered"]) == ([3, 5], [])
     at.resolve(commits=True)
     told = at.doubt.told()

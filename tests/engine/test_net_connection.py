@@ -7,6 +7,8 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -137,6 +139,14 @@ async def test_messages_that_are_gathered_leave_as_one_frame_at_the_end() -> Non
         assert len(wire.frames()) == 2
 
     await with_connection("control", body, gathering)
+
+
+def test_what_was_gathered_is_flushed_once() -> None:
+    gathering, flushed = Gathering(), list[str]()
+    for name in ("one", "two"):
+        with gathering:
+            assert gathering.takes(SimpleNamespace(flush=partial(flushed.append, name)))
+    assert flushed == ["one", "two"]
 
 
 async def test_what_was_gathered_leaves_whatever_is_raised() -> None:

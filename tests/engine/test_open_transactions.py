@@ -14,7 +14,13 @@ from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.replay import State
 from tidelog.engine.data.scan import Range
 from tidelog.engine.node.client_request import ClientRequest
-from tidelog.engine.node.open_transactions import ANSWER_S_MAX, IDLE_S_MAX, OpenTransactions
+from tidelog.engine.node.open_transactions import (
+    ANSWER_S_MAX,
+    IDLE_S_MAX,
+    KEYS_MAX,
+    WAIT_S_MAX,
+    OpenTransactions,
+)
 from tidelog.engine.node.partitions import Partitions, RoutedError
 from tidelog.engine.node.tx_messages import AcquireWanted, FoundAt, LockProbe, told_failure
 from tidelog.errors import (
@@ -25,12 +31,13 @@ from tidelog.errors import (
     PartitionUnavailableError,
     RolledBackError,
     TidelogError,
+    TransactionTooLargeError,
     UsageError,
 )
 from tidelog.wal.records import NamespaceRecord
 
 OLD, YOUNG = b"1" * 16, b"3" * 16
-HERE, BOBS, CIDS = 0, 1, 3
+HERE, BOBS, CIDS, HERE_TOO = 0, 1, 3, 4
 """Partitions of three members."""
 LATE = LockTimeoutError("a lock on a key was not granted")
 ENDED = "give-back"
@@ -150,13 +157,20 @@ def test_each_member_is_asked_for_its_part_one_after_the_other(at: Keeper) -> No
     assert at.here.has(OLD)
 
 
-def test_a_range_is_locked_in_all_partitions_of_its_map(at: Keeper) -> None:
-    at.lock(first=True, bounds=(b"a", None))
+def test_members_are_asked_in_one_order_whatever_their_partitions(at: Keeper) -> None:
+    """So two that lock the same at once do not wait for each other."""
+    at.lock(CIDS, HERE_TOO, first=True)
+    assert at.asked()[0] == "me"
+
+
+@pytest.mark.parametrize("stop", [None, b"z"])
+def test_a_range_is_locked_in_all_partitions_of_its_map(at: Keeper, stop: bytes | None) -> None:
+    at.lock(first=True, bounds=(b"a", stop))
     asked = []
     while not at.client.answers:
         _, wanted = at.asked()
         asked += wanted.partitions
-        assert wanted.within == Range(namespace=MAP, start=b"a", stop=None)
+        assert wanted.within == Range(namespace=MAP, start=b"a", stop=stop)
         at.here.acquired(wanted.ask, OLD, None, None)
     assert sorted(asked) == list(range(6))
 
@@ -171,23 +185,64 @@ def test_what_was_read_is_told_in_the_order_of_the_keys(at: Keeper) -> None:
     at.told(found=[FoundAt(b"here", 1, 1)])
     at.told(found=None)  # too large
     assert at.client.answered() == (ME.member.bytes, None)
+    at.lock(CIDS, reads=True)
+    at.told(found=[])
+    assert at.client.answered() == (ME.member.bytes, None), "it is not of these keys"
 
 
-def test_the_wait_is_no_longer_than_the_call(at: Keeper) -> None:
-    at.lock(HERE, first=True, wait=10.0, deadline=at.now + 2)
-    assert at.asked()[1].wait_us == 2_000_000
+@pytest.mark.parametrize(
+    ("wait", "left", "expected"), [(10.0, 2.0, 2.0), (10.0, -1.0, 0.0), (1e6, 1e6, WAIT_S_MAX)]
+)
+def test_the_wait_is_no_longer_than_the_call_and_an_hour(
+    at: Keeper, wait: float, left: float, expected: float
+) -> None:
+    at.lock(HERE, first=True, wait=wait, deadline=at.now + left)
+    assert at.asked()[1].wait_us == expected * 1e6
 
 
-@pytest.mark.parametrize("error", [LATE, RoutedError("remap", "elsewhere")])
+def test_so_many_keys_are_locked_at_once_and_no_more(at: Keeper) -> None:
+    at.lock(*[HERE] * KEYS_MAX, first=True)
+    assert len(at.asked()[1].keys) == KEYS_MAX
+    at.lock(*[HERE] * (KEYS_MAX + 1), first=True, name=YOUNG)
+    assert at.client.answered() == UsageError.code
+
+
+@pytest.mark.parametrize(
+    "error", [LATE, RoutedError("remap", "elsewhere"), TransactionTooLargeError("too many locks")]
+)
 def test_a_lock_that_is_not_there_leaves_the_others(at: Keeper, error: TidelogError) -> None:
     at.has_locked(HERE)
     at.lock(BOBS)
     at.told(error)
-    code = "wait" if isinstance(error, RoutedError) else LockTimeoutError.code
+    code = "wait" if isinstance(error, RoutedError) else error.code
     assert at.client.answered() == code
-    assert at.here.has(OLD)
+    at.now += 1.0 + ANSWER_S_MAX + 0.01
+    at.here.tick()
+    assert at.here.has(OLD), "no answer is missing"
     at.here.decided(topology({BOBS: 2}))
     assert at.here.has(OLD) is isinstance(error, RoutedError), "of Bob's nothing was touched"
+
+
+def test_a_partition_that_has_locks_already_is_given_back_though_another_lock_failed(
+    at: Keeper,
+) -> None:
+    at.has_locked(HERE)
+    at.lock(HERE)
+    at.told(RoutedError("wait", "a lease"))
+    at.unlock()
+    assert at.kinds() == [("me", ENDED)]
+
+
+def test_locks_of_one_partition_are_of_one_epoch(at: Keeper) -> None:
+    at.lock(HERE, BOBS, first=True)
+    at.here.decided(topology({BOBS: 2}))
+    at.told()
+    assert at.asked()[1].epochs == [1], "that was the newest when it was asked for"
+    at.client.answers.clear()
+    at.lock(BOBS)
+    assert "wait" in at.client.answers[0]
+    assert RolledBackError.code in at.client.answers[1]
+    assert not at.here.has(OLD)
 
 
 def test_a_wait_up_to_the_end_of_the_call_is_its_deadline(at: Keeper) -> None:
@@ -270,11 +325,16 @@ def test_a_cancelled_lock_is_withdrawn(at: Keeper) -> None:
     at.lock(BOBS, number=MAP)
     _, wanted = at.asked()
     connection: Any = at.client
+    other: Any = Client()
     at.here.cancelled(connection, 99)
+    at.here.cancelled(other, 1)
     assert at.post.said() == []
     at.here.cancelled(connection, 1)
     to, nothing = at.asked()
     assert (to, nothing.keys, nothing.partitions) == ("bob", [], [])
+    at.now += 1.0 + ANSWER_S_MAX + 0.01
+    at.here.tick()
+    assert at.here.has(OLD), "no answer is missing"
     at.here.acquired(wanted.ask, OLD, None, None)
     at.here.acquired(nothing.ask, OLD, None, None)
     assert at.client.answered() == "wait", "once"
@@ -335,6 +395,20 @@ def test_what_ends_a_transaction(at: Keeper, how: str, *, waits: bool) -> None:
         assert len(at.client.answers) == waits
 
 
+def test_each_lock_shows_that_a_transaction_is_wanted(at: Keeper) -> None:
+    at.has_locked(HERE)
+    for _ in range(2):
+        at.now += IDLE_S_MAX
+        at.here.tick()
+        at.lock(BOBS)
+        at.told()
+    assert at.here.has(OLD)
+    at.lock(BOBS, wait=2 * IDLE_S_MAX)
+    at.now += IDLE_S_MAX + 0.01
+    at.here.tick()
+    assert at.here.has(OLD), "it waits for one"
+
+
 # ------------------------------------------------------------------ probes
 
 
@@ -363,6 +437,18 @@ def test_a_probe_goes_to_where_its_transaction_waits_once_a_round(at: Keeper) ->
         assert len(passed(at)) == 1
 
 
+def test_a_probe_goes_on_again_from_another_wait(at: Keeper) -> None:
+    at.lock(HERE, BOBS, first=True)
+    probe = LockProbe(YOUNG, [YOUNG, OLD], 5, 1, waits=False)
+    _, wanted = at.asked()
+    for name in ("me", "bob"):
+        at.here.probe(probe)
+        assert [to for to, _, _ in passed(at)] == [name]
+        at.here.acquired(wanted.ask, OLD, None, None)
+        if name == "me":
+            _, wanted = at.asked()
+
+
 def test_a_probe_of_who_does_not_wait_ends_here(at: Keeper) -> None:
     at.has_locked(HERE)
     at.here.probe(LockProbe(YOUNG, [YOUNG, OLD], 5, 1, waits=False))
@@ -376,5 +462,6 @@ def test_a_probe_that_comes_back_ends_its_transaction_if_it_waits_still(at: Keep
     at.here.probe(back._replace(ask=ask - 1))
     assert at.client.answers == []
     at.here.probe(back)
+    assert "through 1 others" in at.client.answers[0][1]
     assert at.client.answered() == DeadlockError.code
     assert at.kinds() == [("me", ENDED), ("bob", ENDED)]

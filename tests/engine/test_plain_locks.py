@@ -21,7 +21,10 @@ from tidelog.errors import (
     DeadlockError,
     LockTimeoutError,
     RolledBackError,
+    StorageError,
+    TransactionTooLargeError,
 )
+from tidelog.tx.locks import LockTable
 from tidelog.wal.records import Run
 
 SHARED, ALONE = 0, 1
@@ -96,6 +99,24 @@ def test_a_range_stops_writers_in_each_of_its_partitions() -> None:
     assert told(at) == [("bob", YOUNG, None)]
 
 
+def test_nothing_is_granted_once_the_log_has_failed() -> None:
+    at = Primary()
+    at.log.failure = StorageError("the disk is gone")
+    acquire(at, OLD, SHARED)
+    assert told(at) == [("bob", OLD, "wait")]
+    assert at.locks.idle
+
+
+def test_one_lock_too_many_is_refused_and_the_others_can_be_committed() -> None:
+    at = Primary()
+    at.locks._table = LockTable(locks_per_owner_max=1)
+    acquire(at, OLD, SHARED)
+    acquire(at, OLD, SHARED, number=1)
+    assert told(at) == [("bob", OLD, None), ("bob", OLD, TransactionTooLargeError.code)]
+    at.here.lock(CID, opened(OLD))
+    assert [(kind, says[2]) for _, kind, says in at.said()] == [("locked", None)]
+
+
 def test_who_waits_is_granted_in_order_once_the_others_let_go() -> None:
     at = holding()
     acquire(at, MIDDLE, SHARED)
@@ -121,9 +142,12 @@ def test_who_has_waited_long_enough_is_told_and_keeps_the_rest(wait: float) -> N
     at = holding()
     acquire(at, YOUNG, SHARED, number=1)
     acquire(at, YOUNG, SHARED, wait=wait)
-    at.now += wait
-    at.plain.tick()
-    assert [one for one in told(at) if one[2]] == [("bob", YOUNG, LockTimeoutError.code)]
+    if wait:
+        at.now += wait
+        at.plain.tick()
+    [failure] = [says[3] for _, kind, says in at.said() if kind == "acquired" and says[3]]
+    assert failure.code == LockTimeoutError.code
+    assert f"was not granted within {wait:g} seconds" in failure.message
     at.plain.give_back([OLD], BOB)
     assert told(at) == []
     assert at.locks.in_way_of([key_in(SHARED)]) is None
@@ -132,9 +156,9 @@ def test_who_has_waited_long_enough_is_told_and_keeps_the_rest(wait: float) -> N
 
 def test_another_question_takes_the_place_of_one_that_waits() -> None:
     at = holding()
-    acquire(at, YOUNG, SHARED, ask=1)
+    acquire(at, YOUNG, SHARED, ALONE, ask=1)
     acquire(at, YOUNG, SHARED, ask=2, number=1)
-    assert [says[0] for _, _, says in at.said()] == [2]
+    assert [(says[0], says[3]) for _, _, says in at.said()] == [(2, None)]
     at.plain.give_back([OLD], BOB)
     assert at.said() == []
 
@@ -165,11 +189,13 @@ def test_what_is_on_its_way_and_older_is_waited_for() -> None:
     at.locks.release(1)  # what one partition alone writes has no locks, as commits of clients
     acquire(at, OLD, SHARED, exclusive=False, reads=True)
     acquire(at, MIDDLE, SHARED, within=EVERYTHING)
-    acquire(at, YOUNG, ALONE)
+    acquire(at, YOUNG, ALONE, exclusive=False)
     assert told(at) == [("bob", YOUNG, None)]
+    acquire(at, YOUNG, SHARED, ALONE, exclusive=False)
+    assert told(at) == [], "one of its locks is enough"
     at.all_have(SHARED)
     found = {says[1]: says[2] for _, kind, says in at.said() if kind == "acquired"}
-    assert found == {OLD: [FoundAt(b"v", 1, 1)], MIDDLE: None}
+    assert found == {OLD: [FoundAt(b"v", 1, 1)], MIDDLE: None, YOUNG: None}
 
 
 def test_nothing_that_was_read_is_told_without_a_lease() -> None:
@@ -177,7 +203,9 @@ def test_nothing_that_was_read_is_told_without_a_lease() -> None:
     acquire(at, YOUNG, SHARED, reads=True)
     at.leases.held = False
     at.plain.give_back([OLD], BOB)
-    assert told(at) == []
+    at.now += 10.0
+    at.plain.tick()
+    assert told(at) == [], "it has waited long enough for no lock"
     at.leases.held = True
     at.plain.tick()
     assert told(at) == [("bob", YOUNG, None)]
@@ -193,6 +221,19 @@ def test_large_values_do_not_come_with_their_locks(beyond: int) -> None:
     acquire(at, OLD, ALONE, reads=True)
     [(_, _, (_, _, found, _))] = at.said()
     assert found == (None if beyond else [FoundAt(value, 1, 1)])
+
+
+def test_values_that_are_large_together_do_not_come_with_their_locks() -> None:
+    at = Primary()
+    for number, tx_id in enumerate((TX, OTHER)):
+        value = bytes(VALUES_BYTES_MAX - number)
+        at.here.prepare(CID, prepare(ALONE, tx_id, others=(), number=number, value=value))
+    at.all_have(ALONE)
+    at.said()
+    wanted = wants(OLD, ALONE, reads=True)
+    at.plain.acquire(BOB, wanted._replace(keys=[key_in(ALONE, 0), key_in(ALONE, 1)]))
+    [(_, _, (_, _, found, failure))] = at.said()
+    assert (found, failure) == (None, None)
 
 
 # ------------------------------------------------------------------ commit locks
@@ -294,6 +335,21 @@ def test_locks_go_with_the_epoch_and_those_of_other_partitions_with_them() -> No
     assert at.locks.idle
 
 
+def test_an_epoch_leaves_the_locks_of_other_partitions() -> None:
+    at = holding(OLD, ALONE)
+    at.seal(SHARED, 2)
+    assert at.locks.in_way_of([key_in(ALONE)]) is not None
+
+
+def test_what_was_given_back_waits_for_nothing() -> None:
+    at = holding()
+    acquire(at, YOUNG, SHARED, wait=2.0)
+    at.plain.give_back([YOUNG], BOB)
+    at.now += 2.0
+    at.plain.tick()
+    assert told(at) == []
+
+
 def test_locks_go_with_who_keeps_them() -> None:
     at = holding()
     acquire(at, YOUNG, SHARED, keeper=CID)
@@ -305,11 +361,15 @@ def test_locks_go_with_who_keeps_them() -> None:
 
 def test_old_locks_are_asked_after_and_go_if_nobody_keeps_them() -> None:
     at = holding()
+    acquire(at, YOUNG, ALONE)
+    at.said()
     at.plain.tick()
     assert at.said() == []
     at.now += ASK_OVER_S
     at.plain.tick()
-    assert at.said() == [("bob", "ask-over", ([OLD],))]
+    at.plain.tick()
+    assert at.said() == [("bob", "ask-over", ([OLD, YOUNG],))], "once"
+    at.plain.give_back([YOUNG], BOB)
     at.plain.give_back([OLD], CID)
     assert not at.locks.idle, "it is not for Cid to say"
     at.plain.give_back([OLD], BOB)
@@ -328,13 +388,32 @@ def test_of_two_who_wait_here_for_each_other_one_ends_at_once() -> None:
     assert told(at) == [("bob", OLD, None), ("bob", YOUNG, DeadlockError.code)]
 
 
-def test_one_who_waits_already_may_be_the_one_that_ends() -> None:
+@pytest.mark.parametrize("wait", [0.0, 10.0])
+def test_one_who_waits_already_may_be_the_one_that_ends(wait: float) -> None:
     at = holding(OLD, exclusive=False)
     acquire(at, YOUNG, SHARED, exclusive=False)
     acquire(at, YOUNG, SHARED)
     assert told(at) == [("bob", YOUNG, None)]
-    acquire(at, OLD, SHARED)
+    acquire(at, OLD, SHARED, wait=wait)
     assert told(at) == [("bob", OLD, None), ("bob", YOUNG, DeadlockError.code)]
+
+
+def test_who_ends_since_another_wait_was_too_long_is_told_once() -> None:
+    first, late, behind, ended = (bytes([number]) * 16 for number in range(4))
+    at = holding(first, number=2, exclusive=False)
+    acquire(at, behind, SHARED, number=1)
+    acquire(at, ended, SHARED, number=3)
+    acquire(at, late, SHARED, number=2, wait=2.0)
+    both = [key_in(SHARED, 2), key_in(SHARED, 3)]
+    at.plain.acquire(BOB, wants(behind, SHARED, exclusive=False)._replace(keys=both))
+    acquire(at, ended, SHARED, number=1, wait=2.0)
+    assert [one[1] for one in told(at)] == [behind, ended]
+    at.now += 2.0
+    at.plain.tick()
+    assert sorted(told(at)) == [
+        ("bob", late, LockTimeoutError.code), ("bob", behind, None),
+        ("bob", ended, DeadlockError.code),
+    ]  # fmt: skip
 
 
 def test_a_wait_is_probed_behind_a_while_then_less_and_less_often() -> None:
@@ -362,8 +441,23 @@ def test_a_probe_goes_on_to_whoever_does_not_wait_here_and_is_not_younger() -> N
     at.said()
     at.plain.probe(LockProbe(MIDDLE, [MIDDLE], 1, 1, waits=True))
     assert [(to, probe.path) for to, _, probe in probes(at)] == [("bob", [MIDDLE, OLD])]
+    at.plain.probe(LockProbe(YOUNG, [YOUNG, MIDDLE], 1, 1, waits=True))
+    assert [(to, probe.path) for to, _, probe in probes(at)] == [
+        ("bob", [YOUNG, MIDDLE, OLD]), ("cid", [YOUNG, MIDDLE, YOUNG]),
+    ]  # fmt: skip
     at.plain.probe(LockProbe(OLD, [OLD], 1, 1, waits=True))
     assert probes(at) == [], "it does not wait here"
+
+
+def test_a_probe_goes_once_to_whom_it_meets_on_two_ways() -> None:
+    at = holding(OLD, exclusive=False)
+    acquire(at, MIDDLE, SHARED, exclusive=False)
+    acquire(at, OLD, SHARED, number=1)
+    acquire(at, MIDDLE, SHARED, number=1)
+    acquire(at, YOUNG, SHARED)
+    at.said()
+    at.plain.probe(LockProbe(YOUNG, [YOUNG], 1, 1, waits=True))
+    assert [(to, probe.path) for to, _, probe in probes(at)] == [("bob", [YOUNG, OLD])]
 
 
 def test_a_probe_passes_those_who_wait_here_and_comes_back_to_its_own() -> None:
