@@ -293,6 +293,69 @@ def test_a_cancelled_first_lock_leaves_nothing_behind() -> None:
     among(2, scenario)
 
 
+@pytest.mark.parametrize("mode", ["optimistic", "pessimistic"])
+@pytest.mark.parametrize("whole", [True, False], ids=["range", "key"])
+def test_what_was_not_read_in_time_does_not_count(mode: Mode, *, whole: bool) -> None:
+    # Its partition was named by the commit of another one, whose member does not serve it: the
+    # client was sent from one to the other until its time was over.
+    async def scenario(three: Three, one: Client) -> None:
+        with trio.fail_after(SOON_S):
+            async with one.db.transaction(mode) as tx:
+                with trio.move_on_after(1e-4) as scope:
+                    if whole:
+                        async with tx[one.map].items() as pairs:
+                            assert [pair async for pair in pairs] == []
+                    else:
+                        await one.get(tx, "p")
+                assert scope.cancelled_caught
+                await one.put(tx, "q", b"new")
+        assert await one.read("q") == b"new"
+
+    among(1, scenario)
+
+
+def test_who_has_given_a_first_lock_that_nobody_waited_for_keeps_the_others() -> None:
+    # Another member kept them, and each of the two knew half of a circle.
+    async def scenario(three: Three, one: Client, two: Client) -> None:
+        first, keeper, ended = b"first", three.q.primary, []
+
+        async def first_lock(tx: Any) -> None:
+            kept = three.at.member(keeper).groups.transactions.open
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+
+                    async def locks() -> None:
+                        await one.put(tx, "q", first)
+
+                    nursery.start_soon(locks)
+                    while not any(known.is_known for known in kept._open.values()):
+                        await trio.sleep(1e-5)
+                    scope.cancel()
+            assert scope.cancelled_caught
+
+        async def crosses(client: Client, tx: Any, name: str) -> None:
+            try:
+                await client.put(tx, name, b"second")
+            except DeadlockError:
+                ended.append(name)
+                await tx.rollback()
+            else:
+                await tx.commit()
+
+        async with one.db.transaction("pessimistic") as mine:
+            await first_lock(mine)
+            await one.put(mine, "r", first)
+            async with two.db.transaction("pessimistic") as other:
+                await two.put(other, "p", first)
+                with trio.fail_after(2):
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(crosses, one, mine, "p")
+                        nursery.start_soon(crosses, two, other, "q")
+        assert len(ended) == 1
+
+    among(2, scenario)
+
+
 # ------------------------------------------------------------------ deadlocks
 
 
