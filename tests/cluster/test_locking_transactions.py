@@ -314,6 +314,20 @@ def test_what_was_not_read_in_time_does_not_count(mode: Mode, *, whole: bool) ->
     among(1, scenario)
 
 
+def test_who_has_not_got_a_lock_in_time_commits_what_else_it_writes() -> None:
+    async def scenario(three: Three, one: Client, two: Client) -> None:
+        async with one.db.transaction("pessimistic") as holder:
+            await one.put(holder, "p", b"one")
+            with trio.fail_after(SOON_S):
+                async with two.db.transaction("pessimistic", lock_timeout=0) as tx:
+                    with pytest.raises(LockTimeoutError):
+                        await two.get(tx, "p")
+                    await two.put(tx, "q", b"two")
+        assert [await two.read(name) for name in "pq"] == [b"one", b"two"]
+
+    among(2, scenario)
+
+
 def test_who_has_given_a_first_lock_that_nobody_waited_for_keeps_the_others() -> None:
     # Another member kept them, and each of the two knew half of a circle.
     async def scenario(three: Three, one: Client, two: Client) -> None:
