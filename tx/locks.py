@@ -347,6 +347,8 @@ class LockTable:
         Every edge of the wait-for graph is drawn when a request is queued, so a new circle always
         runs through the newest request.  Ending the owner itself would open all its circles.
         """
+        if not any(owner in request.blockers for request in self._waiting.values()):
+            return ()  # most often: nobody waits for who comes last to a queue
         victims: list[int] = []
         while circle := self._circles(owner, blockers, victims):
             youngest = max(circle)

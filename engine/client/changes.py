@@ -235,13 +235,12 @@ class TransactionContent:
         wanted = [key for key in dict.fromkeys(keys) if self.known(namespace, key) is None]
         if wanted:
             places = partitions_of(wanted, namespace.space)
-            if self._confirms:
-                self._touch(places)
             if self._confirms and self.locks is not None:
                 found = yield from self.locks.read(namespace, wanted, until, exclusive=to_write)
             else:
                 found = yield from got(self._cluster, namespace.id, wanted, places, until)
             if self._confirms:
+                self._touch(places)  # not before: what was not read is not confirmed
                 self._count(places)
             if not self._confirms:
                 newest = dict(zip(wanted, found[0], strict=True))
@@ -269,13 +268,12 @@ class TransactionContent:
     def block(self, seen: SeenRange, size: int, until: float) -> Steps[list[Pair]]:
         """Return the next pairs of a range, with what was written; none at its end."""
         while seen.left is not None:
-            if self._confirms:
-                if self.locks is not None and seen.scan is None:
-                    yield from self.locks.range(seen.namespace, seen.low, seen.high, until)
-                self._touch(seen.namespace.space.numbers)
+            if self._confirms and self.locks is not None and seen.scan is None:
+                yield from self.locks.range(seen.namespace, seen.low, seen.high, until)
             scan = seen.begun(min(size, PAGE_MAX))
             rows = yield from scan.block(until)
             if self._confirms:
+                self._touch(seen.namespace.space.numbers)
                 self._count(seen.namespace.space.numbers)
             if self._confirms and seen not in self._ranges:
                 self._ranges.append(seen)

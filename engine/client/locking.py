@@ -6,6 +6,8 @@ same connection.
 Invariants:
 
 - What is locked is asked for once.
+- Who may have given the first lock is asked for the next one, also if nobody waited for its answer:
+  no two keep a transaction.
 - With that member, or the connection to it, all locks are gone: ``RolledBackError``.
 
 Left out: what members do (``engine.node.open_transactions``), and what is read (``changes``).
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
-from ...affinity.errors import DeadlineError, RolledBackError
+from ...affinity.errors import DeadlineError, RolledBackError, TidelogError
 from ...affinity.partitions import partition_of, partitions_of
 from ..data.namespaces import Namespace
 from ..net.failures import error_of
@@ -58,6 +60,8 @@ class ClientLocks:
         self.name = name
         self.member: bytes | None = None
         """Who keeps the transaction; None before its first lock."""
+        self._tried: bytes | None = None
+        """Who was asked last for a first lock that nobody waited for any more: that may keep it."""
         self.asked: set[bytes] = set()
         """Who was asked for that: one of them may keep it, also if no answer came."""
         self._cluster = cluster
@@ -147,12 +151,16 @@ class ClientLocks:
         asked = (
             self.name, first, namespace.id, keys, exclusive, reads, bounds, self._wait_us, left_us,
         )  # fmt: skip
-        if first:
+        if self.member is None and self._tried is None:
             job = Job((place,), "lock", asked, until, once=True)
             try:
                 answer = yield from self._noted(served(self._cluster, job))
             except AnswerLostError as error:
                 raise _lost(str(error)) from None
+            except TidelogError as error:
+                if not isinstance(error, DeadlineError):
+                    self._tried = None  # it has said that it keeps nothing
+                raise
         else:
             answer = yield from self._asked(asked, until)
         rows: Sequence[Sequence[Any]] | None
@@ -166,22 +174,24 @@ class ClientLocks:
             while True:
                 if isinstance(step, Ask) and step.operation == "lock":
                     self.asked.add(step.member)
+                    self._tried = step.member
                 step = steps.send((yield step))
         except StopIteration as end:
             return end.value
 
     def _asked(self, asked: Sequence[object], until: float) -> Steps[Any]:
-        """Ask who keeps the transaction."""
-        assert self.member is not None
+        """Ask who keeps the transaction, or may."""
+        member = self.member or self._tried
+        assert member is not None
         pause = PAUSE_S
         while True:
-            event = yield Ask(self.member, "lock", asked, until)
+            event = yield Ask(member, "lock", asked, until)
             while type(event) is Quiet:
                 if event.now >= until:
                     raise DeadlineError("no answer to a lock within the time that was given")
-                if not (yield from is_there(self._cluster, self.member, until, event.now)):
+                if not (yield from is_there(self._cluster, member, until, event.now)):
                     raise _lost("the member that kept it has gone")
-                event = yield Listen(self.member, until)
+                event = yield Listen(member, until)
             if type(event) is Value:
                 return event.value
             if not isinstance(event, Failed):

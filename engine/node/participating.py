@@ -251,11 +251,15 @@ class Participating:
         return work
 
     def _owner_of(self, wanted: LockWanted | PrepareWanted, read: Sequence[bytes]) -> int:
-        """Take locks for a part, or those that its transaction has already; return their owner."""
+        """Take locks for a part, or those that its transaction has already; return their owner.
+
+        Where its outcome alone is written it has some only if it has read there.
+        """
+        opened, partition = wanted.opened, wanted.partition
         is_outcome_only = wanted.given is not None and len(wanted.keys) == 1
-        if wanted.opened is None or is_outcome_only:
+        if opened is None or (is_outcome_only and not self._plain.has(opened, partition)):
             return self._taken(wanted.keys, read)
-        return self._plain.hardened(wanted.opened, wanted.partition, wanted.keys)
+        return self._plain.hardened(opened, partition, wanted.keys)
 
     def lose_locks(self) -> None:
         """Let go of what is locked and not in the log: a snapshot is taken at this instant (Q5).

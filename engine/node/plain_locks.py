@@ -299,6 +299,10 @@ class PlainLocks:
             raise locks_lost(f"partition {partition} has none of them")
         return holding
 
+    def has(self, name: bytes, partition: int) -> bool:
+        """Tell whether a transaction has plain locks in a partition."""
+        return partition in self._holdings.get(name, ())
+
     def hardened(self, name: bytes, partition: int, written: Iterable[bytes]) -> int:
         """Make the locks of a transaction in a partition commit locks, and return their owner.
 
@@ -330,16 +334,19 @@ class PlainLocks:
     def _chase(self, acquiring: _Acquiring, probe: LockProbe) -> None:
         """Ask on at the keepers of those who are in the way, and do not wait here themselves."""
         seen: set[bytes] = set()
-        behind = [self._waiting_owner(acquiring)]
+        behind = [acquiring]
         while behind:
-            for blocker in self._locks.blockers(behind.pop()):
+            one = behind.pop()
+            for blocker in self._locks.blockers(self._waiting_owner(one)):
                 holding = self._by_owner.get(blocker)
                 if holding is None or holding.name in seen or holding.name > probe.initiator:
                     continue  # commit locks wait for nobody
                 seen.add(holding.name)
                 waiting = self._acquiring.get(holding.name)
-                if waiting is not None and holding.name != probe.initiator:
-                    behind.append(self._waiting_owner(waiting))
+                if waiting is not None and waiting.left and holding.name != probe.initiator:
+                    # Whoever is before it in the same queue has in its way what it has itself.
+                    if waiting.left[0] != one.left[0]:
+                        behind.append(waiting)
                     continue
                 path = [*probe.path, holding.name]
                 onward = probe._replace(path=path, waits=False)
