@@ -492,6 +492,18 @@ def test_ports_that_are_taken_are_left_out(run: Run, place: Path) -> None:
     assert int(member.address.rpartition(":")[2]) > port
 
 
+def test_members_import_nothing_from_where_they_are_started(
+    run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A user's outcome.py was taken for a module, and each member ended by what it did.
+    for name in ("outcome", "trio", "lmdb"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user')\n")
+    monkeypatch.chdir(tmp_path)
+    up = run("cluster", "up", *ONE, place, "--base-port", free_port())
+    assert up.exit_code == 0, up.stderr
+    assert run("cluster", "down", place).exit_code == 0
+
+
 def test_a_member_whose_port_was_taken_meanwhile_is_not_started(run: Run, place: Path) -> None:
     place.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
