@@ -153,7 +153,11 @@ class Committing:
         if owner is None:
             return False
         self._ids.add(wanted.tx_id)  # whoever asks for its outcome waits, too
-        self._locks.hold(owner, request, self._commit_held, self._commit_late)
+        key = None if wanted.opened else self._locks.plainly_locked(wanted.writes)
+        if key is None:
+            self._locks.hold(owner, request, self._commit_held, self._commit_late)
+        else:
+            self._locks.take_turn(key, request, self._commit_held, self._commit_late)
         return True
 
     def _commit_held(self, request: ClientRequest) -> None:

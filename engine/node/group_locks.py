@@ -6,12 +6,16 @@ several groups themselves never wait for an outcome: two that hold something wou
 other.
 
 Such locks are *commit locks*.  *Plain* ones are those of open pessimistic transactions, which take
-one after the other, and wait in a queue for each; they stop writers, and no reader.
+one after the other, and wait in a queue for each; they stop writers, and no reader.  Who writes one
+group without locks, and meets plain ones, has a *turn* in that queue: else those who lock the key
+again and again would always be before it.
 
 Invariants:
 
 - All commit locks of an owner are taken at once, or none is; or all its plain ones become such.
-- A request waits for one owner, and is looked at anew when that lets go, behind the queue.
+- A request waits for one owner, and is looked at anew when that lets go, behind the queue; or for
+  its turn, and is looked at anew while nobody else has the key.  Who waits so has no locks, and
+  closes no circle.
 
 Left out: who conflicts with whom (``tx.locks``), and when locks end (``participating``,
 ``plain_locks``).
@@ -19,6 +23,7 @@ Left out: who conflicts with whom (``tx.locks``), and when locks end (``particip
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set as AbstractSet
 from itertools import chain, count
 from typing import NamedTuple
@@ -33,6 +38,8 @@ from .partitions import RoutedError
 NOBODY: frozenset[int] = frozenset()
 HELD_S_MAX = 1.0
 """Seconds that a request waits for an outcome before its client is told to come again."""
+TURN_S_MAX = 5.0
+"""Seconds that it waits for its turn: who comes again is the last in the queue."""
 
 Handler = Callable[[ClientRequest], None]
 
@@ -53,6 +60,13 @@ class GroupLocks:
         self._held: dict[int, list[_Held]] = {}
         self._plain: set[int] = set()
         """Owners of plain locks."""
+        self._turns: dict[int, _Held] = {}
+        """Owners that stand in the queue for a request."""
+        self._turn = 0
+        """Whose turn it is just now."""
+        self._untold: deque[int] = deque()
+        """Whom something was granted, and who has not heard of it."""
+        self._tells = False
         self.granted: Callable[[int], object] = lambda _owner: None
         """Called with an owner whose request has come to its end in the queue."""
 
@@ -136,8 +150,29 @@ class GroupLocks:
         return True
 
     def _tell_granted(self, owners: Iterable[int]) -> None:
-        for owner in owners:
-            self.granted(owner)
+        self._untold.extend(owners)
+        if self._tells:
+            return
+        self._tells = True
+        try:
+            while self._untold:
+                owner = self._untold.popleft()
+                turn = self._turns.pop(owner, None)
+                if turn is None:
+                    self.granted(owner)
+                else:
+                    self._have_turn(owner, turn)
+        finally:
+            self._tells = False
+
+    def _have_turn(self, owner: int, turn: _Held) -> None:
+        """Look at a request anew; what it writes is in the queue of the log then."""
+        self._turn = owner
+        try:
+            turn.goes_on()
+        finally:
+            self._turn = 0
+            self.release(owner)
 
     # -------------------------------------------------------------- who is in the way
 
@@ -155,6 +190,8 @@ class GroupLocks:
         """
         if self.idle:
             return None
+        if self._turn:
+            but = but | {self._turn}
         for key in written:
             holders = self._table.holders(KeyLock(key)) - but
             if holders:
@@ -171,6 +208,13 @@ class GroupLocks:
             holders = self._table.holders(want) - but - self._plain
             if holders:
                 return min(holders)
+        return None
+
+    def plainly_locked(self, written: Iterable[bytes]) -> bytes | None:
+        """Return a key that is to be written and has a plain lock, None if there is none."""
+        for key in written if self._plain else ():
+            if self._table.holders(KeyLock(key)) & self._plain:
+                return key
         return None
 
     def first_written(
@@ -206,6 +250,19 @@ class GroupLocks:
             request.deadline,
         )
 
+    def take_turn(
+        self, key: bytes, request: ClientRequest, handler: Handler, late: Handler
+    ) -> None:
+        """Let a request that writes a key wait in the queue for it; ``handler`` carries it out.
+
+        ``late`` does if that takes too long.
+        """
+        owner = next(self._owners)
+        until = min(self._now() + TURN_S_MAX, request.deadline)
+        self._turns[owner] = _Held(lambda: request.carry_out(handler), lambda: late(request), until)
+        if isinstance(self._table.request(owner, KeyLock(key)), Granted):
+            self._tell_granted([owner])
+
     def wait(
         self,
         owner: int,
@@ -220,6 +277,10 @@ class GroupLocks:
     def tick(self) -> None:
         """Let those come again who have waited too long."""
         now = self._now()
+        for owner, turn in list(self._turns.items()):
+            if turn.until < now and self._turns.pop(owner, None) is not None:
+                self.cancel(owner)
+                turn.late()
         for owner, waiting in list(self._held.items()):
             left = [held for held in waiting if held.until >= now]
             if len(left) == len(waiting):

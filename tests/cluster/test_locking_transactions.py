@@ -703,3 +703,25 @@ def test_attempts_lock_from_the_third_on() -> None:
         assert await one.read("q") == b"2"
 
     among(2, scenario)
+
+
+def test_a_write_without_locks_has_its_turn_among_those_who_lock_without_a_pause() -> None:
+    # It was looked at anew behind the queue each time, and never came to its turn: 18 seconds.
+    async def scenario(three: Three, writer: Client, *lockers: Client) -> None:
+        ended = False
+
+        async def lock(one: Client) -> None:
+            while not ended:
+                async with one.db.transaction("pessimistic") as tx:
+                    await one.put(tx, "p", b"locked")
+                    await one.put(tx, "q", b"locked")
+
+        async with trio.open_nursery() as nursery:
+            for one in lockers:
+                nursery.start_soon(lock, one)
+            for _ in range(5):
+                with trio.fail_after(2.0):
+                    await writer.write("p", b"written")
+            ended = True
+
+    among(5, scenario)

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from support.group_transactions import MAP, key_in, name_in
 from tidelog.engine.data.scan import Range
 from tidelog.engine.data.stored import pack_prefix
-from tidelog.engine.node.group_locks import HELD_S_MAX, GroupLocks, is_locked
+from tidelog.engine.node.group_locks import HELD_S_MAX, TURN_S_MAX, GroupLocks, is_locked
 from tidelog.engine.node.partitions import RoutedError
 from tidelog.errors import TransactionTooLargeError
 from tidelog.tx.locks import KeyLock, LockTable
@@ -426,3 +426,121 @@ def test_two_owners_never_have_what_only_one_of_them_can_have(
 def test_the_answer_for_keys_that_are_locked_is_to_come_again() -> None:
     error = is_locked()
     assert (type(error), error.answer) == (RoutedError, "wait")
+
+
+# ------------------------------------------------------------------ turns
+
+
+def queued(at: GroupLocks, *owners: int) -> list[int]:
+    """Let owners ask for A in this order; returns who has been told that it is theirs, from then on."""
+    told: list[int] = []
+    at.granted = told.append
+    for owner in owners:
+        at.request(owner, KeyLock(full(A)))
+    return told
+
+
+def test_a_write_has_its_turn_before_those_who_came_behind_it() -> None:
+    at = locks()
+    first, second, third = (at.new_plain() for _ in range(3))
+    told = queued(at, first, second)
+    seen: list[Any] = []
+
+    def written(_request: Any) -> None:
+        seen.append((list(told), at.in_way_of([full(A)])))
+
+    at.take_turn(full(A), request(), written, not_late)
+    at.request(third, KeyLock(full(A)))
+    at.release(first)
+    assert (told, seen) == ([second], [])
+    at.release(second)
+    assert seen == [([second], None)], "nobody is in its way then"
+    assert told == [second, third], "and it has let go"
+    assert at.in_way_of([full(A)]) == third
+
+
+def not_late(_request: Any) -> None:
+    raise AssertionError("it has waited too long")
+
+
+def test_who_waits_too_long_for_a_turn_is_late_and_keeps_nobody_waiting() -> None:
+    at, clock = locks_at()
+    first, second = at.new_plain(), at.new_plain()
+    told = queued(at, first)
+    late: list[Any] = []
+    one, hasty = request(), request(clock.now + 1)
+    at.take_turn(full(A), one, not_late, late.append)
+    at.take_turn(full(A), hasty, not_late, late.append)
+    at.request(second, KeyLock(full(A)))
+    clock.now += 1.5
+    at.tick()
+    assert late == [hasty], "its deadline has passed"
+    clock.now += TURN_S_MAX
+    at.tick()
+    assert late == [hasty, one]
+    at.release(first)
+    assert told == [second]
+
+
+def test_who_meets_another_lock_in_its_turn_waits_anew() -> None:
+    at = locks()
+    first, second = at.new_plain(), at.new_plain()
+    queued(at, first)
+    at.request(second, KeyLock(full(B)))
+    done: list[str] = []
+
+    def written(one: Any) -> None:
+        key = at.plainly_locked([full(A), full(B)])
+        if key is None:
+            done.append("written")
+        else:
+            done.append("again")
+            at.take_turn(key, one, written, not_late)
+
+    at.take_turn(full(A), request(), written, not_late)
+    at.release(first)
+    assert done == ["again"]
+    at.release(second)
+    assert done == ["again", "written"]
+    assert at.idle
+
+
+def test_a_thousand_writes_have_their_turns_in_order() -> None:
+    at = locks()
+    first = at.new_plain()
+    queued(at, first)
+    done: list[int] = []
+    for number in range(2000):
+        at.take_turn(full(A), request(), lambda _one, n=number: done.append(n), not_late)
+    at.release(first)
+    assert done == list(range(2000))
+    assert at.idle
+
+
+def test_a_turn_that_raises_lets_the_next_one_have_its_own() -> None:
+    at = locks()
+    first = at.new_plain()
+    told = queued(at, first)
+
+    def failed(_request: Any) -> None:
+        raise ZeroDivisionError
+
+    at.take_turn(full(A), request(), failed, not_late)
+    second = at.new_plain()
+    at.request(second, KeyLock(full(A)))
+    with pytest.raises(ZeroDivisionError):
+        at.release(first)
+    at.cancel(first)  # whatever comes next
+    assert told == [second]
+
+
+def test_only_plain_locks_have_a_queue_for_writes() -> None:
+    at = locks()
+    owner, _ = at.take([full(A)], [])
+    assert at.plainly_locked([full(A)]) is None
+    plain = at.new_plain()
+    at.request(plain, KeyLock(full(B), exclusive=False))
+    assert at.plainly_locked([full(A), full(B)]) == full(B)
+    at.release(plain)
+    assert at.plainly_locked([full(A), full(B)]) is None
+    at.release(owner)
