@@ -432,7 +432,7 @@ def test_the_answer_for_keys_that_are_locked_is_to_come_again() -> None:
 
 
 def queued(at: GroupLocks, *owners: int) -> list[int]:
-    """Let owners ask for A in this order; returns who has been told that it is theirs, from then on."""
+    """Let owners ask for A in this order; returns who is told from then on that it is theirs."""
     told: list[int] = []
     at.granted = told.append
     for owner in owners:
