@@ -63,7 +63,7 @@ class ClientLocks:
         self._tried: bytes | None = None
         """Who was asked last for a first lock that nobody waited for any more: that may keep it."""
         self.asked: set[bytes] = set()
-        """Who was asked for that: one of them may keep it, also if no answer came."""
+        """Who was asked for a first lock: one of them may keep it, also if no answer came."""
         self._cluster = cluster
         self._wait_us = int((LOCK_TIMEOUT_S if timeout is None else timeout) * 1e6)
         self._ends = ends
