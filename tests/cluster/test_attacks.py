@@ -32,7 +32,7 @@ from tidelog.engine.data.digests import range_digest
 from tidelog.engine.net.frames import frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.node import commits, committing, log as node_log, reads, requests, room
-from tidelog.engine.node.member import RunningMember
+from tidelog.engine.node.tx_history import TxHistory
 from tidelog.testing import SimCluster
 from tidelog.testing.cluster import DIRECTORY, PORT
 
@@ -115,7 +115,7 @@ def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_o
         ("get", (reads, "get")),
         ("scan", (reads, "page")),
         ("commit", (committing, "commit_of")),
-        ("outcome", (RunningMember, "_outcome")),
+        ("outcome", (TxHistory, "_outcome")),
     ],
 )
 def test_the_lease_is_looked_at_behind_the_work(
