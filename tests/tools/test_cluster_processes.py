@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -24,6 +23,7 @@ import pytest
 from click.testing import Result
 
 import tidelog
+from support.local_clusters import document, free_port, kill_members
 from tidelog.engine.agreement.identity import member_id
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, SERVER_LOG_NAME
 from tidelog.tools.cluster.blocks import PHASES
@@ -44,21 +44,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     """The directory of a cluster whose members have ended when the test has."""
     folder = tmp_path / "cluster"
     yield folder
-    for directory in folder.glob("*[0-9]"):
-        with process_of(str(directory)) as process:
-            if process:
-                process.send(signal.SIGKILL)
-                assert process.ended(60)
-
-
-def document(done: Result) -> Any:
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    kill_members(folder)
 
 
 def states(run: Run, place: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from click.testing import Result
 
 import tidelog
+from support.local_clusters import document
 from tidelog import codecs
 from tidelog.engine.api.database import session_of
 from tidelog.engine.files import manifest as manifests
@@ -80,11 +80,6 @@ def killed(tmp_path: Path) -> Path:
     stock["b"] = "2"
     session_of(db).abandon()
     return path
-
-
-def document(done: Result) -> Any:
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 # ------------------------------------------------------------------ info

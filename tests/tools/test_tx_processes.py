@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,10 +15,11 @@ import pytest
 from click.testing import Result
 
 import tidelog
+from support.local_clusters import document, free_port, kill_members
 from tidelog.affinity.partitions import one_space, partition_of
 from tidelog.codecs import I64
 from tidelog.errors import TidelogError
-from tidelog.tools.cluster.processes import pid_of, process_of
+from tidelog.tools.cluster.processes import pid_of
 from tidelog.tools.shell.exits import Exit
 
 Run = Callable[..., Result]
@@ -35,23 +34,13 @@ WAIT_S = 60
 def place(run: Run, tmp_path: Path) -> Iterator[Path]:
     """A cluster of three members with a partition each, without other copies."""
     folder = tmp_path / "cluster"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    up = run(
-        "cluster", "up", "-n", 3, "--partitions", PARTITIONS, "--dir", folder, "--base-port", port
-    )
-    assert up.exit_code == 0, up.stderr
-    yield folder
-    for directory in folder.glob("n[0-9]"):
-        with process_of(str(directory)) as process:
-            if process:
-                process.send(signal.SIGKILL)
-                assert process.ended(60)
-
-
-def document(done: Result) -> Any:
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    size = ("-n", 3, "--partitions", PARTITIONS)
+    try:
+        up = run("cluster", "up", *size, "--dir", folder, "--base-port", free_port())
+        assert up.exit_code == 0, up.stderr
+        yield folder
+    finally:
+        kill_members(folder)
 
 
 def until(found: Callable[[], Any]) -> Any:
@@ -159,6 +148,13 @@ def test_what_a_dead_member_leaves_in_doubt_is_shown_and_ended_by_hand(
     with tidelog.connect(place) as db:
         numbers = db.map("numbers", key=I64, value=I64)
         assert [numbers.get(key_in(partition)) for partition in (0, 1)] == [1, 1]
+        given = db.new_id()
+        with db.transaction(id=given) as tx:
+            tx[numbers][key_in(0)] = 2
+            tx[numbers][key_in(1)] = 2
+    assert run("tx", "outcome", place, given.hex()).stdout == "committed\n"
+    unknown = run("tx", "show", place, given.hex())
+    assert (unknown.exit_code, "`tidelog tx outcome" in unknown.stderr) == (Exit.NOT_FOUND, True)
     assert run("cluster", "down", place).exit_code == 0
     for name in ("n1", "n2", "n3"):
         assert document(run("tx", "pending", place / name, "--json"))["transactions"] == []

@@ -124,7 +124,9 @@ def show(ctx: click.Context, directory: str, tx_id: str, form: str) -> None:
     if not rows and resolution is None:
         raise NotFoundError(
             f"nobody who answers knows of transaction {name.hex()}",
-            hint="Its log may be gone, or who has it is away: "
+            hint="Of an id that a user gave the log has each try under another one: "
+            f"`tidelog tx outcome {shlex.quote(directory)} {name.hex()}` tells of it. Else the log "
+            "may be gone, or who has it is away: "
             f"`tidelog cluster status {shlex.quote(directory)}`.",
         )
     write_rows(settings, PART_COLUMNS, list(map(part_text, rows)))
