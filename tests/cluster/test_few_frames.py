@@ -10,7 +10,7 @@ import pytest
 
 from tidelog import codecs
 from tidelog.engine.net import outbox
-from tidelog.engine.net.frames import Message
+from tidelog.engine.net.frames import Message, frame
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.testing import SimCluster
 from tidelog.wal.records import RecordType
@@ -22,13 +22,12 @@ PARTITIONS = 6
 @pytest.fixture
 def frames(monkeypatch: pytest.MonkeyPatch) -> list[list[Message]]:
     """The messages of each frame that any member sends."""
-    genuine = outbox.frame
     found: list[list[Message]] = []
 
     def framed(packed: Iterable[bytes]) -> bytes:
         packed = list(packed)
         found.append([msgpack.unpackb(one) for one in packed])
-        return genuine(packed)
+        return frame(packed)
 
     monkeypatch.setattr(outbox, "frame", framed)
     return found
