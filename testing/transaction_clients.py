@@ -4,7 +4,8 @@ A workload is a list of clients, each an async function without arguments, as in
 
 ================= =================================================== ===========================
 ``ListAppends``   append to lists and read some, in one transaction   ``lists.check_lists``
-``SetAdds``       add elements, and read all that there are           ``cycles``
+``SetAdds``       add elements, some behind a look at those beside,   ``cycles``
+                  and read all that there are
 ``BankTransfers`` move money between accounts, and read all of them   the sum is always the same
 ================= =================================================== ===========================
 
@@ -24,7 +25,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..affinity.errors import ClosedError, CommitUnknownError, TidelogError, UsageError
 from .cycles import TransactionAnomaly, check_transactions
@@ -47,6 +48,10 @@ APPENDS = 0.6
 """The part of them that append."""
 READS = 0.3
 """The part of transactions that read everything, in a set or a bank."""
+LOOKS = 0.3
+"""The part of those that add elements which look first at what is beside these."""
+BESIDE = 4
+"""How far they look to both sides: others are adding elements there."""
 
 
 class InsideMap(Protocol):
@@ -58,8 +63,8 @@ class InsideMap(Protocol):
     def set(self, key: Any, value: Any, /) -> Awaitable[None]:
         """Set a key."""
 
-    def items(self) -> AsyncIterator[tuple[Any, Any]]:
-        """Iterate over all pairs."""
+    def range(self, start: Any, stop: Any, /) -> AsyncIterator[tuple[Any, Any]]:
+        """Iterate over the pairs from a key on, and before another; None is without an end."""
 
 
 BeginTransaction = Callable[[], AbstractAsyncContextManager[InsideMap]]
@@ -155,6 +160,14 @@ async def _append(
             one.steps.append(Append(key, element))
 
 
+class _Adding(NamedTuple):
+    """What a transaction adds; nothing if it reads all that there are."""
+
+    added: list[Element]
+    looks: bool
+    """Whether it reads the range around what it adds before."""
+
+
 class SetAdds(_Clients):
     """Transactions that add some elements of a set, a key each, or read all that there are."""
 
@@ -167,38 +180,53 @@ class SetAdds(_Clients):
         drawn = [[self._drawn() for _ in range(transactions)] for _ in range(clients)]
         return [partial(self._work, number, some) for number, some in enumerate(drawn)]
 
-    def _drawn(self) -> list[Element]:
-        """Return what a transaction adds; nothing if it reads."""
+    def _drawn(self) -> _Adding:
         if self._often(READS):
-            return []
-        return [next(self._elements) for _ in range(self._one_of((1, 2, 3)))]
+            return _Adding([], looks=False)
+        added = [next(self._elements) for _ in range(self._one_of((1, 2, 3)))]
+        return _Adding(added, self._often(LOOKS))
 
-    async def _work(self, number: int, drawn: Sequence[Sequence[Element]]) -> None:
-        for place, added in enumerate(drawn):
+    async def _work(self, number: int, drawn: Sequence[_Adding]) -> None:
+        for place, adding in enumerate(drawn):
             recorder = TransactionRecorder(f"{number}.{place}", self._clock())
 
             def ended(status: str, end: float, told: TransactionRecorder = recorder) -> None:
                 self.transactions.append(told.finish(status, end))
 
-            await self._carried_out(partial(_add, recorder, added), ended)
+            await self._carried_out(partial(_add, recorder, adding), ended)
 
     async def anomalies(self, final: InsideMap) -> list[TransactionAnomaly]:
         """Return what is wrong; ``final`` is read when all clients have ended."""
         there: dict[TxKey, list[TxValue]] = {
-            f"{key:06}": [value] async for key, value in final.items()
+            _name(key): [value] async for key, value in final.range(None, None)
         }
         return check_transactions(
             TransactionHistory(transactions=self.transactions, versions=there)
         )
 
 
-async def _add(recorder: TransactionRecorder, added: Sequence[Element], inside: InsideMap) -> None:
-    for element in added:
+async def _add(recorder: TransactionRecorder, adding: _Adding, inside: InsideMap) -> None:
+    if adding.looks:
+        await _look(recorder, adding.added[0] - BESIDE, adding.added[-1] + BESIDE, inside)
+    for element in adding.added:
         await inside.set(element, element)
-        recorder.write(f"{element:06}", element)
-    if not added:
-        found: dict[TxKey, TxValue] = {f"{key:06}": value async for key, value in inside.items()}
-        recorder.scan("", None, found)
+        recorder.write(_name(element), element)
+    if not adding.added:
+        await _look(recorder, 0, None, inside)
+
+
+async def _look(
+    recorder: TransactionRecorder, start: Element, stop: Element | None, inside: InsideMap
+) -> None:
+    found: dict[TxKey, TxValue] = {
+        _name(key): value async for key, value in inside.range(start, stop)
+    }
+    recorder.scan(_name(max(start, 0)), None if stop is None else _name(stop), found)
+
+
+def _name(element: Element) -> TxKey:
+    """Return the key of an element in a history, where keys are in the order of their names."""
+    return f"{element:06}"
 
 
 class BankTransfers(_Clients):

@@ -53,8 +53,8 @@ class _PacedInside:
         await trio.sleep(self._rng.uniform(0, PAUSE_S_MAX))
         await self._inner.set(key, value)
 
-    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
-        async with self._inner.items() as pairs:
+    async def range(self, start: Any, stop: Any, /) -> AsyncIterator[tuple[Any, Any]]:
+        async with self._inner.range(start, stop) as pairs:
             async for pair in pairs:
                 yield pair
 

@@ -185,6 +185,12 @@ class Transport:
         connection = way.connections.get(channel) if way else None
         return connection.send(message) if connection else "down"
 
+    def hang_up(self, member: bytes, channel: Channel, reason: Exception) -> None:
+        """End a connection that was made here to a peer, if it is up; it is made anew."""
+        way = self._ways.get(member)
+        if way and (connection := way.connections.get(channel)):
+            connection.end(reason)
+
     async def ask(self, address: Address) -> Introduction:
         """Return who is at an address, without staying connected.
 

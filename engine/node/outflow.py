@@ -2,7 +2,8 @@
 
 Everything goes over the data connections that are made here.  If one takes no more it is told when
 it does again; if one breaks, whatever was on its way may be lost, and ``connected`` begins again
-from what the other end has told that it has.
+from what the other end has told that it has.  A word that cannot wait is not left out alone, for
+most are said again only over a new connection: the one that is full is hung up then.
 
 Invariants:
 
@@ -20,16 +21,15 @@ from typing import Protocol
 from uuid import UUID
 
 from ..net.connection import Sent
-from ..net.frames import Message
+from ..net.frames import Message, pack_message
 from ..net.kinds import DATA, Channel
 from ..replication.stream import replicate_message
 from ..replication.streams import Streams
 
 MESSAGE_BYTES = 256 << 10
 """Bytes of items from which on the rest goes with the next message."""
-KEPT_MAX = 4096
-"""Messages that wait for room on one connection; of more than that the oldest are said again by
-whoever gave them, when the connection is made anew."""
+KEPT_MAX, KEPT_BYTES_MAX = 4096, 256 << 20
+"""Words that wait for room on one connection, and their bytes: with more of them it is hung up."""
 
 
 class DataLines(Protocol):
@@ -38,6 +38,31 @@ class DataLines(Protocol):
     def send(self, member: bytes, channel: Channel, message: Message) -> Sent:
         """Let a message go its way."""
 
+    def hang_up(self, member: bytes, channel: Channel, reason: Exception) -> None:
+        """End a connection, which is made anew."""
+
+
+class _Kept:
+    """Words that wait for room on one connection."""
+
+    __slots__ = ("bytes", "words")
+
+    def __init__(self) -> None:
+        self.words: deque[tuple[Message, int]] = deque()
+        """With the bytes of each."""
+        self.bytes = 0
+
+    def add(self, word: Message) -> None:
+        """Let one wait behind the others."""
+        size = len(pack_message(word))
+        self.words.append((word, size))
+        self.bytes += size
+
+    @property
+    def is_too_much(self) -> bool:
+        """Whether the other end takes too little."""
+        return len(self.words) > KEPT_MAX or self.bytes > KEPT_BYTES_MAX
+
 
 class Outflow:
     """The data that one incarnation sends to the others."""
@@ -45,18 +70,28 @@ class Outflow:
     def __init__(self, lines: DataLines, streams: Streams) -> None:
         self._lines = lines
         self._streams = streams
-        self._kept: dict[UUID, deque[Message]] = {}
+        self._kept: dict[UUID, _Kept] = {}
+        """Of members whose connection is full."""
         self._blocked: set[UUID] = set()
         """Members whose connection takes nothing, or that have none."""
 
     def __repr__(self) -> str:
-        return f"<Outflow, {sum(map(len, self._kept.values()))} messages wait for room>"
+        waiting = sum(len(kept.words) for kept in self._kept.values())
+        return f"<Outflow, {waiting} messages wait for room>"
 
     def tell(self, member: UUID, message: Message) -> None:
-        """Send a message, behind those that wait."""
+        """Send a message, behind those that wait; without a connection it is not kept."""
         if member not in self._blocked and self._send(member, message) == "queued":
             return
-        self._kept.setdefault(member, deque(maxlen=KEPT_MAX)).append(message)
+        kept = self._kept.get(member)
+        if kept is None:
+            return
+        kept.add(message)
+        if kept.is_too_much:
+            del self._kept[member]
+            self._lines.hang_up(
+                member.bytes, DATA, TimeoutError("the other end takes too little of what is sent")
+            )
 
     def pump(self) -> None:
         """Send what is new in the streams to everybody whose connection takes it."""
@@ -77,6 +112,8 @@ class Outflow:
         sent = self._lines.send(member.bytes, DATA, message)
         if sent != "queued":
             self._blocked.add(member)
+        if sent == "full":
+            self._kept[member] = _Kept()
         return sent
 
     def connected(self, member: UUID, first: Iterable[Message] = ()) -> None:
@@ -94,10 +131,14 @@ class Outflow:
     def has_room(self, member: UUID) -> None:
         """Take it that a connection that was full takes messages again."""
         self._blocked.discard(member)
-        kept = self._kept.pop(member, deque())
-        while kept:
-            if self._send(member, kept[0]) != "queued":
+        kept = self._kept.pop(member, _Kept())
+        while kept.words:
+            word, size = kept.words[0]
+            sent = self._send(member, word)
+            if sent == "full":
                 self._kept[member] = kept
+            if sent != "queued":
                 return
-            kept.popleft()
+            kept.words.popleft()
+            kept.bytes -= size
         self._pump_to(member)

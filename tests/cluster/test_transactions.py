@@ -40,8 +40,8 @@ class Paced:
         await trio.sleep(PAUSE_S * self._chance.random())
         await self._inner.set(key, value)
 
-    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
-        async with self._inner.items() as pairs:
+    async def range(self, start: Any, stop: Any, /) -> AsyncIterator[tuple[Any, Any]]:
+        async with self._inner.range(start, stop) as pairs:
             async for pair in pairs:
                 yield pair
 

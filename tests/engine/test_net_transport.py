@@ -375,6 +375,26 @@ def test_a_connection_that_takes_nothing_for_too_long_ends() -> None:
     assert a.of("down", "b", "control") == []
 
 
+def test_a_connection_that_is_hung_up_is_made_anew_and_the_other_class_stays() -> None:
+    world = World(1)
+    a, b = members(world, "a", "b")
+
+    async def scenario() -> None:
+        await started(a, b)
+        a.transport.hang_up(id_of("c"), "data", TimeoutError("who is not known is not connected"))
+        a.transport.hang_up(id_of("b"), "data", TimeoutError("too little is taken"))
+        assert a.send("b", "data", stored(0)) == "down"
+        await trio.sleep(5)
+        assert a.send("b", "data", stored(1)) == "queued"
+        await trio.sleep(1)
+
+    world.run(scenario)
+    assert a.of("down", "b", "data") == ["TimeoutError"]
+    assert len(a.of("up", "b", "data")) == 2
+    assert len(a.of("up", "b", "control")) == 1
+    assert b.numbers("<a", "data") == [1]
+
+
 def test_even_control_messages_are_not_kept_without_limit() -> None:
     world = World(1)
     a, b = members(world, "a", "b", outbox_bytes=1000)

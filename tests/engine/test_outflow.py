@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.net.frames import Message
-from tidelog.engine.node.outflow import MESSAGE_BYTES, Outflow
+from tidelog.engine.node.outflow import KEPT_BYTES_MAX, KEPT_MAX, MESSAGE_BYTES, Outflow
 from tidelog.engine.replication.stream import replicated_of
 from tidelog.engine.replication.streams import Kept, Streams
 from tidelog.wal.records import CommitUptoRecord, Upto
@@ -23,14 +23,22 @@ class Lines:
         self.room = dict.fromkeys((BOB.member.bytes, CID.member.bytes), room)
         self.sent: list[tuple[bytes, Message]] = []
         self.tries = 0
+        self.hung_up: list[bytes] = []
+        self.down = False
 
     def send(self, member: bytes, _channel: str, message: Message) -> Any:
         self.tries += 1
+        if self.down:
+            return "down"
         if not self.room[member]:
             return "full"
         self.room[member] -= 1
         self.sent.append((member, message))
         return "queued"
+
+    def hang_up(self, member: bytes, _channel: str, reason: Exception) -> None:
+        assert "takes too little" in str(reason)
+        self.hung_up.append(member)
 
     def to(self, copy: Incarnation) -> list[Any]:
         """Return what went to a member since the last call: words, or the numbers of items."""
@@ -137,3 +145,62 @@ def test_items_go_in_messages_of_a_bounded_size() -> None:
         add(streams, MESSAGE_BYTES // 2)
     out.pump()
     assert lines.to(BOB) == [[1, 2], [3, 4], [5]]
+
+
+def test_a_connection_is_hung_up_rather_than_that_one_word_is_left_out() -> None:
+    out, lines, streams = around(room=0)
+    streams.open(0, 1, [BOB], 0.0)
+    for _ in range(KEPT_MAX):
+        out.tell(BOB.member, A)
+    assert lines.hung_up == []
+    out.tell(BOB.member, B)
+    assert lines.hung_up == [BOB.member.bytes]
+    assert repr(out) == "<Outflow, 0 messages wait for room>"
+    for _ in range(KEPT_MAX + 1):
+        out.tell(BOB.member, A)
+    assert repr(out) == "<Outflow, 0 messages wait for room>", "nothing waits for what is hung up"
+    lines.room[BOB.member.bytes] = 100
+    out.connected(BOB.member, [C])
+    out.tell(BOB.member, D)
+    assert lines.to(BOB) == [C, [1], D]
+    assert len(lines.hung_up) == 1
+
+
+def test_words_that_wait_are_limited_by_their_bytes_and_those_that_went_do_not_count() -> None:
+    out, lines, _ = around(room=0)
+    word = [80, 0, [b"v" * (KEPT_BYTES_MAX // 4 - 1000)], [], []]
+    for _ in range(4):
+        out.tell(BOB.member, word)
+    lines.room[BOB.member.bytes] = 4
+    out.has_room(BOB.member)
+    assert len(lines.to(BOB)) == 4
+    for _ in range(4):
+        out.tell(BOB.member, word)
+    assert lines.hung_up == []
+    out.tell(BOB.member, word)
+    assert lines.hung_up == [BOB.member.bytes]
+
+
+def test_nothing_waits_for_a_member_without_a_connection() -> None:
+    out, lines, _ = around()
+    lines.down = True
+    out.tell(BOB.member, A)
+    out.tell(BOB.member, B)
+    assert lines.tries == 1
+    assert repr(out) == "<Outflow, 0 messages wait for room>"
+    lines.down = False
+    out.connected(BOB.member)
+    out.tell(BOB.member, C)
+    assert lines.to(BOB) == [C]
+
+
+def test_nothing_waits_behind_a_connection_that_breaks_while_it_is_caught_up_with() -> None:
+    out, lines, _ = around(room=0)
+    out.tell(BOB.member, A)
+    out.tell(BOB.member, B)
+    lines.down = True
+    out.has_room(BOB.member)
+    assert repr(out) == "<Outflow, 0 messages wait for room>"
+    lines.down, lines.room[BOB.member.bytes] = False, 100
+    out.has_room(BOB.member)
+    assert lines.to(BOB) == []

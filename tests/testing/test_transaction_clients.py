@@ -40,9 +40,9 @@ class Slow:
         await trio.lowlevel.checkpoint()
         await self.inner.set(key, value)
 
-    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
+    async def range(self, start: Any, stop: Any, /) -> AsyncIterator[tuple[Any, Any]]:
         await trio.lowlevel.checkpoint()
-        async with self.inner.items() as pairs:
+        async with self.inner.range(start, stop) as pairs:
             async for pair in pairs:
                 yield pair
 
@@ -53,7 +53,7 @@ class Ended:
     def __init__(self, inner: Any) -> None:
         self.get = inner.get
         self.set = inner.set
-        self.items = inner.items
+        self.range = inner.range
 
 
 Wrapped = Callable[[Any], InsideMap]
@@ -152,9 +152,9 @@ def forgetting() -> Wrapped:
 class Sees(Slow):
     """Shows all but the first that there is."""
 
-    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
+    async def range(self, start: Any, stop: Any, /) -> AsyncIterator[tuple[Any, Any]]:
         seen = 0
-        async for pair in super().items():
+        async for pair in super().range(start, stop):
             seen += 1
             if seen > 1:
                 yield pair
@@ -190,7 +190,7 @@ def test_an_account_that_was_lost_has_nothing() -> None:
         async def set(self, key: str, value: int, /) -> None:
             raise AssertionError(f"{key} has {value}")
 
-        def items(self) -> AsyncIterator[tuple[str, int]]:
+        def range(self, start: str, stop: str, /) -> AsyncIterator[tuple[str, int]]:
             raise NotImplementedError
 
     async def run() -> list[str]:
@@ -218,7 +218,7 @@ def overdrawn(has: int) -> list[str]:
             async def set(self, key: str, value: int, /) -> None:
                 raise NotImplementedError
 
-            def items(self) -> AsyncIterator[tuple[str, int]]:
+            def range(self, start: str, stop: str, /) -> AsyncIterator[tuple[str, int]]:
                 raise NotImplementedError
 
         return [anomaly.name for anomaly in await bank.anomalies(Last())]

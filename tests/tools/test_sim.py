@@ -163,10 +163,10 @@ def test_few_faults_are_found_of_a_growing_storm_with_transactions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     confirms_nothing(monkeypatch)
-    found = judged(5, Shape(3, 1, growing=True, transactions=True), None, runs=6)
-    drawn = [str(fault) for fault in drawn_faults(5, 3, 1, growing=True, transactions=True)]
+    found = judged(3, Shape(3, 1, growing=True, transactions=True), None, runs=6)
+    drawn = [str(fault) for fault in drawn_faults(3, 3, 1, growing=True, transactions=True)]
     assert set(found.faults) < set(drawn)
-    again = run_storm(5, backups=1, transactions=True, faults=found.faults, clients=found.clients)
+    again = run_storm(3, backups=1, transactions=True, faults=found.faults, clients=found.clients)
     assert again.failure == found.failure
     assert again.failure is not None
 
