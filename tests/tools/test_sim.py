@@ -166,7 +166,9 @@ def test_few_faults_are_found_of_a_growing_storm_with_transactions(
     found = judged(3, Shape(3, 1, growing=True, transactions=True), None, runs=6)
     drawn = [str(fault) for fault in drawn_faults(3, 3, 1, growing=True, transactions=True)]
     assert set(found.faults) < set(drawn)
-    again = run_storm(3, backups=1, transactions=True, faults=found.faults, clients=found.clients)
+    again = run_storm(
+        3, backups=1, transactions=True, faults=found.faults, clients=found.shape.clients
+    )
     assert again.failure == found.failure
     assert again.failure is not None
 
@@ -179,9 +181,11 @@ def test_few_clients_are_found_of_a_storm_with_transactions(
     found = judged(4, Shape(3, 1, transactions=True), ("1.000 join n4", "9.000 reset n1 n2"))
     assert found.failure is not None
     assert "not serializable" in found.failure
-    assert found.clients is not None
-    assert len(found.clients) < len(chosen_clients(None, transactions=True))
-    again = run_storm(4, backups=1, transactions=True, faults=found.faults, clients=found.clients)
+    assert found.shape.clients is not None
+    assert len(found.shape.clients) < len(chosen_clients(None, transactions=True))
+    again = run_storm(
+        4, backups=1, transactions=True, faults=found.faults, clients=found.shape.clients
+    )
     assert again.failure == found.failure
 
 
@@ -196,7 +200,8 @@ def test_clients_that_a_storm_does_not_have_are_refused(run: Run) -> None:
 
 
 def test_the_command_of_a_failure_is_quoted_for_a_shell() -> None:
-    verdict = Verdict(seed=7, nodes=5, failure="x", faults=("1.000 kill_at n1 1 2.0 before sync",))
+    faults = ("1.000 kill_at n1 1 2.0 before sync",)
+    verdict = Verdict(seed=7, shape=Shape(5), failure="x", faults=faults)
     assert shlex.split(verdict.command) == [
         "tidelog", "sim", "--seeds", "7", "--nodes", "5",
         "--fault", "1.000 kill_at n1 1 2.0 before sync",
@@ -204,7 +209,7 @@ def test_the_command_of_a_failure_is_quoted_for_a_shell() -> None:
 
 
 def test_a_failure_of_a_cluster_with_copies_is_shown_again_with_as_many() -> None:
-    verdict = Verdict(seed=7, nodes=5, backups=2, failure="x", faults=())
+    verdict = Verdict(seed=7, shape=Shape(5, 2), failure="x", faults=())
     assert verdict.command == "tidelog sim --seeds 7 --nodes 5 --backups 2 --no-faults"
 
 
@@ -214,6 +219,7 @@ def test_storms_have_as_many_copies_as_are_wanted(
     ran: list[tuple[int, int, int]] = []
     grown: list[int] = []
     had: list[int] = []
+    asked: list[str] = []
 
     def storm(
         seed: int,
@@ -224,8 +230,10 @@ def test_storms_have_as_many_copies_as_are_wanted(
         transactions: bool = False,
         faults: Iterable[str] | None = None,
         clients: Iterable[int] | None = None,
+        read_from: str,
     ) -> StormOutcome:
         ran.append((seed, nodes, backups))
+        asked.append(read_from)
         if growing:
             grown.append(seed)
         if transactions:
@@ -248,6 +256,13 @@ def test_storms_have_as_many_copies_as_are_wanted(
     told = run("sim", "--seeds", 5, "--backups", 1, "--transactions").stdout
     assert "again: tidelog sim --seeds 5 --nodes 3 --backups 1 --transactions --no-faults" in told
     assert set(had) == {5}
+    assert set(asked) == {"primary"}
+    asked.clear()
+    told = run("sim", "--seeds", 6, "--backups", 1, "--read-from", "copies").stdout
+    assert "again: tidelog sim --seeds 6 --nodes 3 --backups 1 --read-from copies --no-f" in told
+    assert set(asked) == {"copies"}
+    words = ("sim", "--seeds", 6, "--backups", 1, "--read-from", "copies", "--jsonl")
+    assert json.loads(run(*words).stdout.split("\n")[0])["read_from"] == "copies"
 
 
 def test_growing_storms_have_the_faults_of_the_seed(run: Run) -> None:

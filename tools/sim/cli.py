@@ -6,11 +6,13 @@ Left out: what is run, and the search for less that fails (``storming``).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 import click
 
 from ...affinity.errors import UsageError
 from ...affinity.rows import REPLICAS_MAX
+from ...engine.client.copies import ReadFrom
 from ...testing.storm_faults import parsed_fault
 from ...testing.storms import chosen_clients
 from ..shell.commands import ToolCommand, json_options, settings_of
@@ -49,6 +51,13 @@ BACKUPS_MAX = min(REPLICAS_MAX, NODES_MAX) - 1
 )
 @click.option("--growing", is_flag=True, help="Members join, leave and lose their disks, too.")
 @click.option("--transactions", is_flag=True, help="Over keys of any partitions, too.")
+@click.option(
+    "--read-from",
+    type=click.Choice(get_args(ReadFrom)),
+    default="primary",
+    show_default=True,
+    help="Who answers the reads of every second machine.",
+)
 @click.option("--clients", "working", help="Only these clients: 4, 0-9 or 3,10-13.")
 @click.option(
     "--fault", "lines", multiple=True, help="A fault instead of those of the seed, as a line."
@@ -64,6 +73,7 @@ def sim(
     backups: int,
     growing: bool,
     transactions: bool,
+    read_from: ReadFrom,
     working: str | None,
     lines: tuple[str, ...],
     no_faults: bool,
@@ -99,7 +109,7 @@ def sim(
     with telling_if_interrupted(told), progress(settings, "storms", len(wanted)) as advance:
         for verdict in judged_seeds(
             wanted,
-            Shape(nodes, backups, growing, transactions, clients),
+            Shape(nodes, backups, growing, transactions, clients, read_from),
             () if no_faults else faults,
             jobs,
         ):
@@ -125,13 +135,15 @@ def sim(
 
 
 def _fields(verdict: Verdict) -> dict[str, object]:
+    shape = verdict.shape
     return {
         "seed": verdict.seed,
-        "nodes": verdict.nodes,
-        "backups": verdict.backups,
+        "nodes": shape.nodes,
+        "backups": shape.backups,
+        "read_from": shape.read_from,
         "failure": verdict.failure,
         "faults": list(verdict.faults),
-        "clients": None if verdict.clients is None else list(verdict.clients),
+        "clients": None if shape.clients is None else list(shape.clients),
         "command": verdict.command,
     }
 
@@ -140,6 +152,6 @@ def _show(verdict: Verdict) -> None:
     click.echo(f"seed {verdict.seed}: {verdict.failure}")
     for fault in verdict.faults:
         click.echo(f"  fault: {fault}")
-    if verdict.clients is not None:
-        click.echo(f"  clients: {', '.join(map(str, verdict.clients))}")
+    if verdict.shape.clients is not None:
+        click.echo(f"  clients: {', '.join(map(str, verdict.shape.clients))}")
     click.echo(f"  again: {verdict.command}")

@@ -24,6 +24,7 @@ from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
 from ...affinity.errors import UsageError
+from ...engine.client.copies import ReadFrom
 from ...testing.process import leaves
 from ...testing.storms import run_storm, shrunk
 
@@ -37,7 +38,7 @@ class Shape(NamedTuple):
 
     ``growing`` tells whether the seed has members join, leave and lose their disks, too, and
     ``transactions`` whether some clients have such over keys of any partitions; ``clients`` are
-    those that work, None if all do.
+    those that work, None if all do, and ``read_from`` is who answers every second machine.
     """
 
     nodes: int
@@ -45,6 +46,7 @@ class Shape(NamedTuple):
     growing: bool = False
     transactions: bool = False
     clients: tuple[int, ...] | None = None
+    read_from: ReadFrom = "primary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,26 +54,26 @@ class Verdict:
     """What became of one seed."""
 
     seed: int
-    nodes: int
-    backups: int = 0
-    transactions: bool = False
+    shape: Shape
+    """With as few clients as it takes; none of them can be left out, if the runs sufficed."""
     failure: str | None
     """What went wrong behind as few faults as it takes, None if nothing did."""
     faults: tuple[str, ...]
     """These faults; with all clients none of them can be left out, if the runs sufficed."""
-    clients: tuple[int, ...] | None = None
-    """Who works then; none of them can be left out, if the runs sufficed.  None: all."""
 
     @property
     def command(self) -> str:
         """The command line that shows the failure again."""
-        words = ["tidelog", "sim", "--seeds", str(self.seed), "--nodes", str(self.nodes)]
-        if self.backups:
-            words += ["--backups", str(self.backups)]
-        if self.transactions:
+        shape = self.shape
+        words = ["tidelog", "sim", "--seeds", str(self.seed), "--nodes", str(shape.nodes)]
+        if shape.backups:
+            words += ["--backups", str(shape.backups)]
+        if shape.transactions:
             words.append("--transactions")
-        if self.clients is not None:
-            words += ["--clients", ",".join(map(str, self.clients))]
+        if shape.read_from != "primary":
+            words += ["--read-from", shape.read_from]
+        if shape.clients is not None:
+            words += ["--clients", ",".join(map(str, shape.clients))]
         for fault in self.faults:
             words += ["--fault", fault]
         return shlex.join(words if self.faults else [*words, "--no-faults"])
@@ -109,13 +111,11 @@ def judged(
     Faults are left out first, then clients; what so many more runs have not left out stays.
     """
     storm = partial(
-        run_storm, seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions
-    )
-    outcome = storm(growing=shape.growing, faults=faults, clients=shape.clients)
-    verdict = Verdict(
-        seed=seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions,
-        failure=outcome.failure, faults=outcome.faults, clients=shape.clients,
+        run_storm, seed, nodes=shape.nodes, backups=shape.backups, transactions=shape.transactions,
+        read_from=shape.read_from,
     )  # fmt: skip
+    outcome = storm(growing=shape.growing, faults=faults, clients=shape.clients)
+    verdict = Verdict(seed=seed, shape=shape, failure=outcome.failure, faults=outcome.faults)
     if verdict.failure is None:
         return verdict
     failures = {(outcome.faults, outcome.clients): outcome.failure}
@@ -129,7 +129,9 @@ def judged(
     few = tuple(shrunk(outcome.faults, lambda some: fails(some, outcome.clients)))
     who = tuple(shrunk(outcome.clients, lambda some: fails(few, some)))
     clients = shape.clients if who == outcome.clients else who
-    return replace(verdict, failure=failures[few, who], faults=few, clients=clients)
+    return replace(
+        verdict, shape=shape._replace(clients=clients), failure=failures[few, who], faults=few
+    )
 
 
 def judged_seeds(
