@@ -77,6 +77,7 @@ COPIES_POINTS = (
     "supply.first",
     "supply.middle",
     "supply.last",
+    "lend.sent",
     "join.sent",
     "add.proposed",
     "add.decided",
@@ -85,19 +86,25 @@ COPIES_POINTS = (
 """Points that only members reach whose partitions have other copies."""
 TRANSACTION_POINTS = tuple(point for point in POINTS if point.startswith("tx."))
 TRANSACTION_KINDS = (
-    *("lock", "locked", "confirm", "confirmed", "prepare", "prepared", "refused", "decision"),
-    *("question", "settled", "ask-over", "over", "forget"),
+    *("lock", "locked", "unlock", "confirm", "confirmed", "prepare", "prepared", "refused"),
+    *("decision", "question", "settled", "ask-settled", "ask-over", "over", "forget", "too-old"),
+    *("acquire", "acquired", "give-back", "probe", "pin", "pinned", "resume", "held"),
 )
 """What transactions of several groups add to both."""
 COPIES_KINDS = (
-    *("replicate", "stored", "report", "settle", "settle-stored") * 2,
-    *("admit", "supply", "fill", "demand"),
+    *("replicate", "stored", "report", "settle", "settle-stored", "opened") * 2,
+    *("admit", "supply", "pairs", "demand", "reach", "reached", "lend", "lent"),
+    *("confirm-copy", "copy-confirmed"),
 )
 PLANNED_WEIGHTS = ((0, 0), (1, 8))
 """Of ``stop_all`` and ``move``, without copies and with them."""
 GROWING_WEIGHTS = (12, 6, 4, 2, 4)
 """Of ``join``, ``leave``, ``want``, ``policy`` and ``lose``, in storms that have them."""
-HELD_KINDS = ("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise")
+HELD_KINDS = (
+    *("ping", "pong", "lease", "propose", "accepted", "decided", "ask-promise", "promise"),
+    *("release", "fetch", "propose-change", "change-refused"),
+)
+GROWING_KINDS = ("join", "join-refused", "leave")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +212,7 @@ def drawn_faults(
     times = sorted(round(rng.uniform(0, STORM_S), 3) for _ in range(count))
     points = KILL_POINTS + COPIES_POINTS * bool(backups) + TRANSACTION_POINTS * 2 * transactions
     kinds = HELD_KINDS + COPIES_KINDS * bool(backups) + TRANSACTION_KINDS * transactions
+    kinds += GROWING_KINDS * growing
     return [_drawn(rng, at, nodes, backups, growing, points, kinds) for at in times]
 
 

@@ -76,7 +76,8 @@ class MessageKind:
         return [self.number, *values]
 
 
-# number, name, class of connection, fields in order.  Append; change nothing.
+# number, name, class of connection, fields in order.  Append; change nothing.  Numbers that are
+# missing had kinds which nobody ever sent.
 TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     # Every connection.
     (1, "introduction", EVERY,
@@ -100,29 +101,20 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
      " reaches:bytes*"),
     (17, "lease", CONTROL, "term:list round:int lease_us:int"),
     (18, "release", CONTROL, "partition:int epoch:int target:bytes?"),
-    (19, "confirm-epoch", CONTROL, "ask:int partitions:int* epochs:int*"),
-    (20, "epoch-confirmed", CONTROL, "ask:int partitions:int* epochs:int*"),
     (21, "join", CONTROL, "credentials:list address:text voter:flag"),
     (22, "leave", CONTROL, "member:bytes boot:int"),
-    (23, "ready", CONTROL, "boot:int"),
     (24, "fetch", CONTROL, "after:int"),
     (25, "join-refused", CONTROL, "member:bytes boot:int nonce:bytes reason:text"),
     (26, "propose-change", CONTROL,
      "request:int change:bytes partitions:int* epochs:int* changed:int* after:int?"),
     (27, "change-refused", CONTROL, "request:int reason:text stale:flag"),
     # Transactions of several groups (``engine.node.tx_messages``).  ``tx`` is an id, keys are full
-    # ones, a failure is (code, message, fields).  Nobody sends 40, 41, 45 and 46: a ``lock`` that
-    # says what is ``opened`` is what ``committing`` was to be.
-    (40, "read", DATA, "ask:int partitions:int* keys:any* ranges:any* snapshot:any"),
-    (41, "value", DATA,
-     "ask:int partitions:int* answers:text* values:any* epochs:int* counters:any*"),
+    # ones, a failure is (code, message, fields).
     (42, "lock", DATA,
      "ask:int tx:bytes attempt:int given:bytes? partition:int epoch:int keys:bytes*"
      " opened:bytes?"),
     (43, "locked", DATA, "ask:int partition:int failure:list?"),
     (44, "unlock", DATA, "ask:int partitions:int*"),
-    (45, "committing", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
-    (46, "committing-ok", DATA, "tx:bytes attempt:int partitions:int* epochs:int*"),
     (47, "probe", DATA, "initiator:bytes path:bytes* ask:int round:int waits:flag"),
     (48, "confirm", DATA, "ask:int partition:int reads:list* ranges:list* opened:bytes?"),
     (49, "confirmed", DATA, "ask:int partition:int failure:list?"),
@@ -161,9 +153,6 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
     # A copy that was away comes back (``engine.replication.returning``); records as in the log.
     (76, "admit", DATA,
      "partitions:int* epochs:int* admissions:int* begins:int* plans:text* records:bytes*"),
-    # Nobody sends a ``fill``: ``pairs`` have taken its place.
-    (77, "fill", DATA,
-     "partition:int epoch:int admission:int number:int keys:bytes* values:bytes* record:bytes"),
     (78, "demand", DATA, "partitions:int* epochs:int* admissions:int* numbers:int*"),
     (79, "supply", DATA,
      "partitions:int* epochs:int* admissions:int* numbers:int* lasts:int* records:bytes*"

@@ -15,6 +15,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tidelog.testing.cluster import KINDS, POINTS
+from tidelog.testing.storm_faults import (
+    COPIES_KINDS,
+    COPIES_POINTS,
+    GROWING_KINDS,
+    HELD_KINDS,
+    KILL_POINTS,
+    TRANSACTION_KINDS,
+    TRANSACTION_POINTS,
+)
 from tidelog.testing.storms import run_storm
 
 
@@ -22,6 +32,14 @@ def seeds_of(variable: str, default: str) -> range:
     """Return the seeds that the environment asks for: one, or two with a dash between."""
     first, _, last = os.environ.get(variable, default).partition("-")
     return range(int(first), int(last or first) + 1)
+
+
+def test_storms_hold_back_messages_of_every_kind() -> None:
+    assert {*HELD_KINDS, *COPIES_KINDS, *GROWING_KINDS, *TRANSACTION_KINDS} == set(KINDS)
+
+
+def test_storms_kill_members_at_every_point() -> None:
+    assert {*KILL_POINTS, *COPIES_POINTS, *TRANSACTION_POINTS} >= set(POINTS)
 
 
 @pytest.mark.parametrize("seed", seeds_of("TIDELOG_STORMS", "1-20"))
@@ -128,6 +146,16 @@ def test_a_mistake_that_is_planted_in_members_is_found(
 REPLAY = """
 import logging, sys
 logging.disable(logging.CRITICAL)
+from tidelog.testing.cluster import KINDS, POINTS
+from tidelog.testing.storm_faults import (
+    COPIES_KINDS,
+    COPIES_POINTS,
+    GROWING_KINDS,
+    HELD_KINDS,
+    KILL_POINTS,
+    TRANSACTION_KINDS,
+    TRANSACTION_POINTS,
+)
 from tidelog.testing.storms import run_storm
 print(run_storm(int(sys.argv[1])))
 """
