@@ -5,15 +5,18 @@ Left out: how an attempt is made and whether another one follows, which is ``api
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import Protocol, Unpack
+from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
-from ...affinity.errors import TidelogError
-from ..api.attempts import Chance, Retries
+from ...affinity.errors import TidelogError, UsageError
+from ..api.attempts import Chance, Retries, check_callable
 from ..api.choices import TransactionOptions
 from .loops import Loop
 from .transactions import Transaction
+
+A = TypeVarTuple("A")
+T = TypeVar("T")
 
 
 class Attempt:
@@ -97,3 +100,18 @@ class Attempts(AsyncIterator[Attempt]):
         plan = retries.next()
         self._pause = plan.pause
         return Attempt(retries, self._store.transaction(deadline=plan.left, **plan.options))
+
+
+async def run(attempts: Attempts, work: Callable[[Transaction, *A], Awaitable[T]], *args: *A) -> T:
+    """Run ``work`` in attempts until one commits; see ``api.attempts``."""
+    check_callable(work)
+    async for attempt in attempts:
+        async with attempt as tx:
+            running = work(tx, *args)
+            if not isinstance(running, Awaitable):
+                raise UsageError(
+                    f"{work!r} is not an async function",
+                    hint="Give one that is made with `async def`, and does not `yield`.",
+                )
+            result = await running
+    return result

@@ -25,16 +25,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, Unpack, cast
 
-from ...affinity.errors import ReadOnlyError, UsageError
+from ...affinity.errors import ReadOnlyError
 from ..api import database as databases, snapshots
-from ..api.attempts import ATTEMPTS, check_callable
+from ..api.attempts import ATTEMPTS
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions
 from ..api.database import session_of
 from ..api.inside import Blocks
 from ..api.session import StoreSession
 from ..api.transaction_session import TransactionSession
 from ..commit.entries import Commit, Receipt
-from .attempts import Attempts
+from .attempts import Attempts, run
 from .beneath import Beneath, SyncMap
 from .log_thread import LogThread
 from .loops import Loop, called, wrong_loop
@@ -143,19 +143,8 @@ class LoopSession:
         **options: Unpack[TransactionOptions],
     ) -> T:
         """Run ``await work(tx, *args)`` until it commits; see ``database``."""
-        check_callable(work)
-        async for attempt in self.attempts(attempts, deadline=deadline, **options):
-            async with attempt as tx:
-                running = work(tx, *args)
-                if not isinstance(running, Awaitable):
-                    raise UsageError(
-                        f"{work!r} is not an async function",
-                        hint="Give one that is made with `async def`, and does not `yield`.",
-                    )
-                result = await running
-                await tx.commit()
-                return result
-        raise AssertionError("the last attempt neither committed nor raised")
+        tries = self.attempts(attempts, deadline=deadline, **options)
+        return await run(tries, work, *args)
 
     def attempts(
         self,

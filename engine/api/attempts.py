@@ -12,7 +12,7 @@ Left out: what makes an error retryable; each class of error says so.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
@@ -224,22 +224,15 @@ def attempts(
         database.pause(database.random.uniform(0.0, plan.pause))
 
 
-def run(
-    database: AttemptSource,
-    work: Callable[[Transaction, *A], T],
-    count: int,
-    deadline: float | None,
-    options: TransactionOptions,
-    *args: *A,
-) -> T:
-    """Run ``work`` in a transaction until it commits; return what it returned."""
+def run(attempts: Iterable[Attempt], work: Callable[[Transaction, *A], T], *args: *A) -> T:
+    """Run ``work`` in attempts until one commits, or was ended by itself; return what it returned.
+
+    A retryable error is swallowed by the block of its attempt, and the loop goes on.
+    """
     check_callable(work)
-    # A swallowed error goes on with the loop; the `return` leaves the block, and so the loop.
-    for attempt in attempts(database, count, deadline, options):
+    for attempt in attempts:
         with attempt as tx:
             result = work(tx, *args)
             if type(result) in _NOT_BEGUN:
                 check_has_run(work, result)
-            tx.commit()
-            return result
-    raise AssertionError("the last attempt neither committed nor raised")
+    return result

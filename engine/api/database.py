@@ -213,7 +213,7 @@ class Database:
         are ``retryable``.  ``options`` are those of ``transaction``.
         """
         self._check_open()
-        return run(self._session, work, attempts, deadline, options, *args)
+        return run(make_attempts(self._session, attempts, deadline, options), work, *args)
 
     def attempts(
         self,

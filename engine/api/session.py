@@ -47,7 +47,7 @@ from ..store.maintenance import WRITE_BEHIND, Maintenance
 from ..store.open_state import OpenState
 from ..store.opening import OpenStore
 from ..system.forks import free
-from .attempts import ATTEMPTS, run
+from .attempts import ATTEMPTS, attempts, run
 from .choices import Durability, Isolation, Mode
 from .inside import Blocks
 from .maps import Map, map_of
@@ -328,7 +328,8 @@ class StoreSession(Reopenable):
         self.open_state.check()
         self.check_outside(namespace)
         mapping: Map[Any, Any] = map_of(namespace, self)
-        return run(self, lambda tx: work(tx[mapping]), ATTEMPTS, None, {"plain_writes": True})
+        tries = attempts(self, ATTEMPTS, None, {"plain_writes": True})
+        return run(tries, lambda tx: work(tx[mapping]))
 
     def blocks(
         self, namespace: Namespace, start: bytes, stop: bytes | None, reverse: bool, size: int,

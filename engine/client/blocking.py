@@ -13,7 +13,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
-from ..api.attempts import ATTEMPTS, Attempt
+from ..api.attempts import ATTEMPTS, Attempt, run
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds, choice
 from ..api.maps import Map, map_of
 from ..api.transaction_session import checked_tx_id
@@ -30,7 +30,7 @@ from .routing import Job, Steps, served
 from .session import ClusterSession
 from .snapshots import ClusterSnapshot
 from .stale import StaleView
-from .transactions import ClusterTransaction, cluster_attempts, run_in_cluster
+from .transactions import ClusterTransaction, cluster_attempts
 from .unsupported import not_yet
 
 K = TypeVar("K")
@@ -170,7 +170,7 @@ class ClusterDatabase:
         ``deadline`` seconds in all; by default as long as a call may take.
         """
         self._session.open_state.check()
-        return run_in_cluster(self._session, work, attempts, deadline, args, **options)
+        return run(cluster_attempts(self._session, attempts, deadline, options), work, *args)
 
     def attempts(
         self,

@@ -21,12 +21,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack, overload
 
 from ...affinity.errors import ClosedError, DeadlineError, UsageError
-from ..aio.attempts import Attempts
+from ..aio.attempts import Attempts, run
 from ..aio.loops import Loop, wrong_loop
 from ..aio.maps import Map, backing_of, check_home
 from ..aio.running import running_loop
 from ..aio.transactions import Transaction
-from ..api.attempts import ATTEMPTS, check_callable
+from ..api.attempts import ATTEMPTS
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds, choice
 from ..api.inside import Blocks
 from ..api.transaction_session import checked_tag, checked_tx_id
@@ -168,9 +168,7 @@ class ClusterLoopSession:
             async with attempt as tx:
                 reach = reach_behind(tx)
                 result = await Remote(namespace, reach).perform(request.operation())
-                await tx.commit()
-                return result
-        raise AssertionError("the last attempt neither committed nor raised")
+        return result
 
     def blocks(
         self, namespace: Namespace, low: bytes, high: bytes | None, reverse: bool, size: int,
@@ -625,19 +623,8 @@ class ClusterTasksDatabase:
         **options: Unpack[TransactionOptions],
     ) -> T:
         """Run ``await work(tx, *args)`` in a transaction and commit; return what it returned."""
-        check_callable(work)
-        async for attempt in self.attempts(attempts, deadline=deadline, **options):
-            async with attempt as tx:
-                running = work(tx, *args)
-                if not isinstance(running, Awaitable):
-                    raise UsageError(
-                        f"{work!r} is not an async function",
-                        hint="Give one that is made with `async def`, and does not `yield`.",
-                    )
-                result = await running
-                await tx.commit()
-                return result
-        raise AssertionError("the last attempt neither committed nor raised")
+        tries = self.attempts(attempts, deadline=deadline, **options)
+        return await run(tries, work, *args)
 
     def attempts(
         self,

@@ -9,10 +9,10 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Any, Protocol, TypeVar
 
 from ...affinity.errors import ClosedError, DeadlineError, UsageError
-from ..api.attempts import ATTEMPTS, Attempt, Chance, Retries, check_callable, check_has_run
+from ..api.attempts import ATTEMPTS, Attempt, Chance, Retries, run
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds
 from ..api.inside import Blocks
 from ..api.maps import Map, map_of
@@ -326,31 +326,12 @@ def cluster_attempts(
         session.pause(session.random.uniform(0.0, plan.pause))
 
 
-def run_in_cluster(
-    session: ClientSource,
-    work: Callable[..., T],
-    count: int,
-    deadline: float | None,
-    args: tuple[Any, ...],
-    **options: Unpack[TransactionOptions],
-) -> T:
-    """Run ``work`` in a transaction until it commits; return what it returned."""
-    check_callable(work)
-    for attempt in cluster_attempts(session, count, deadline, options):
-        with attempt as tx:
-            result = work(tx, *args)
-            check_has_run(work, result)
-            tx.commit()
-            return result
-    raise AssertionError("the last attempt neither committed nor raised")
-
-
 def run_inside(
     session: ClientSource, mapping: Map[Any, Any], work: Callable[[Map[Any, Any]], T]
 ) -> T:
     """Run ``work`` with a map inside a transaction of the client's own."""
     inside = partial(_work_inside, mapping, work)
-    return run_in_cluster(session, inside, ATTEMPTS, None, (), plain_writes=True)
+    return run(cluster_attempts(session, ATTEMPTS, None, {"plain_writes": True}), inside)
 
 
 def _work_inside(mapping: Map[Any, Any], work: Callable[[Map[Any, Any]], T], tx: Transaction) -> T:

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from tidelog.affinity.partitions import Space, partition_of
+from tidelog.aio import Transaction
 from tidelog.codecs import I64, Msgpack, Str
 from tidelog.engine.api.choices import Isolation, Mode
 from tidelog.testing import SimCluster
@@ -228,5 +229,32 @@ def test_a_given_id_commits_beside_reads_and_writes_of_any_partitions() -> None:
         assert [await shared.get(key) for key in ANYWHERE] == [7, 8, 2]
         assert await db.outcome(b"1" * 16) == "committed"
         await db.aclose()
+
+    at.run(scenario)
+
+
+def test_the_work_of_a_task_may_commit_or_roll_back_itself() -> None:
+    at = SimCluster(seed=1, nodes=1, partitions=PARTITIONS)
+
+    async def scenario(at: SimCluster) -> None:
+        at.start()
+        await at.settled()
+        db = at.client()
+        numbers = db.map("m", key=Str, value=I64)
+
+        async def rolls_back(tx: Transaction) -> str:
+            await tx[numbers].set("a", 1)
+            await tx.rollback()
+            return "rolled back"
+
+        async def commits(tx: Transaction) -> str:
+            await tx[numbers].set("a", 2)
+            await tx.commit()
+            return "committed"
+
+        assert await db.run(rolls_back) == "rolled back"
+        assert await numbers.get("a") is None
+        assert await db.run(commits) == "committed"
+        assert await numbers.get("a") == 2
 
     at.run(scenario)

@@ -161,6 +161,21 @@ async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop()
 
         assert await db.run(meddled, "ada", plain_writes=True) == 251
         assert tries == 3
+
+        async def rolls_back(tx: aio.Transaction) -> str:
+            await tx[money].incr("ada")
+            await tx.rollback()
+            return "rolled back"
+
+        async def commits(tx: aio.Transaction) -> str:
+            await tx[money].incr("ada")
+            await tx.commit()
+            return "committed"
+
+        assert await db.run(rolls_back) == "rolled back"
+        assert await money.get("ada") == 251
+        assert await db.run(commits) == "committed"
+        assert await money.get("ada") == 252
         tries = -100
         with pytest.raises(ConflictError):
             await db.run(meddled, "ada", attempts=2, plain_writes=True)

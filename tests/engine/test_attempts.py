@@ -97,8 +97,14 @@ def test_the_work_may_commit_or_roll_back_itself(store: Opened) -> None:
         tx.rollback()
         return "done"
 
+    def commits(tx: Any) -> str:
+        tx[users][b"b"] = b"2"
+        tx.commit()
+        return "committed"
+
     with store.database.transaction() as tx:
         rolls_back(tx)
+    assert store.database.run(rolls_back) == "done"
     for attempt in store.database.attempts():
         with attempt as tx:
             rolls_back(tx)
@@ -108,6 +114,8 @@ def test_the_work_may_commit_or_roll_back_itself(store: Opened) -> None:
             tx[users][b"a"] = b"1"
             tx.commit()
     assert dict(users) == {b"a": b"1"}
+    assert store.database.run(commits) == "committed"
+    assert dict(users) == {b"a": b"1", b"b": b"2"}
 
 
 def test_a_real_conflict_is_retried_on_a_fresh_snapshot(store: Opened) -> None:

@@ -132,6 +132,26 @@ def test_a_transaction_whose_answer_was_lost_is_not_run_again(alone: Members) ->
         assert (m["a"], runs) == (2, 1)
 
 
+def test_the_work_of_a_client_may_commit_or_roll_back_itself(alone: Members) -> None:
+    def rolls_back(tx: tidelog.Transaction) -> str:
+        tx[m]["a"] = 2
+        tx.rollback()
+        return "rolled back"
+
+    def commits(tx: tidelog.Transaction) -> str:
+        tx[m]["a"] = 3
+        tx.commit()
+        return "committed"
+
+    with connect(alone.url) as db:
+        m = counters(db)
+        m["a"] = 1
+        assert db.run(rolls_back) == "rolled back"
+        assert m["a"] == 1
+        assert db.run(commits) == "committed"
+        assert m["a"] == 3
+
+
 def test_a_commit_that_nobody_can_tell_of_is_unknown_and_is_asked_for_later(
     three: Members,
 ) -> None:
