@@ -205,6 +205,7 @@ SHARED = {
             "memory",
             "open",
             "open_with",
+            "run",
         ],
         "one thing, for threads and for tasks of Trio",
     ),
