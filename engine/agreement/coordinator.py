@@ -46,6 +46,7 @@ from ...affinity.folding import applied, verdicts
 from ...affinity.goals import goals_due, rows_due
 from ...affinity.takeovers import GivenUp, removals_due, takeovers_due
 from ...affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
+from .absences import Absences
 from .answers import Answers
 from .departures import Departures
 from .identity import misfit
@@ -76,7 +77,13 @@ class Coordinator:
     """The coordinator of one term."""
 
     def __init__(
-        self, me: Incarnation, term: Term, timing: Timing, now: float, adopted: Decision | None
+        self,
+        me: Incarnation,
+        term: Term,
+        timing: Timing,
+        now: float,
+        adopted: Decision | None,
+        absences: Absences | None = None,
     ) -> None:
         self.term = term
         self.lease = CoordinatorLease(timing)
@@ -96,13 +103,12 @@ class Coordinator:
         self._requests: dict[tuple[Incarnation, int], ProposeChange] = {}
         self._departures = Departures(timing)
         self._released: dict[int, GivenUp] = {}
-        self._deserted: dict[int, float] = {}
+        self._absences = absences or Absences()
         self._opening: dict[tuple[int, int], float] = {}
         """Since when each partition and epoch is known to have been decided, and is not open."""
         self._look_again = now
         self._stuck: set[Incarnation] = set()
         """Authors that answer and open nothing: they get no lease any more."""
-        self._lost_since: dict[int, float] = {}
         self._offers: set[tuple[UUID, int]] = set()
         """Who has asked to go on with which partition that was lost."""
 
@@ -243,7 +249,7 @@ class Coordinator:
         ``kept`` are the newest decisions behind which the topology is.
         """
         requests, self._requests = self._requests, {}
-        self._lost_since = {p: self._lost_since.get(p, now) for p in topology.lost}
+        self._absences.look(topology, now)
         self._offers = {
             (sender.member, request.change.partition)
             for (sender, _), request in requests.items()
@@ -335,7 +341,7 @@ class Coordinator:
 
     def _may_be_better(self, partition: int, topology: Topology, now: float) -> bool:
         """Tell whether somebody who has not said what it has of a partition is waited for."""
-        if now >= self._lost_since[partition] + self._timing.restart_wait:
+        if now >= self._absences.lost[partition] + self._timing.restart_wait:
             return False
         members = (topology.members[member] for member in topology.baseline)
         awaited = [known.member for known in members if not known.lost and not known.voter]
@@ -487,9 +493,9 @@ class Coordinator:
             return False
 
         def waited(partition: int) -> bool:
-            return now >= self._deserted[partition] + self._timing.restart_wait
+            since = self._absences.deserted.get(partition, now)
+            return now >= since + self._timing.restart_wait
 
-        self._deserted = {p: self._deserted.get(p, now) for p in topology.deserted}
         for partition in [*self._released]:
             if not self._is_given_up(topology.partitions[partition]):
                 del self._released[partition]

@@ -33,6 +33,7 @@ from uuid import UUID
 from ...affinity.changes import Decision, TopologyChange
 from ...affinity.folding import applied
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
+from .absences import Absences
 from .candidacy import Candidacy
 from .coordinator import Coordinator, Reached
 from .identity import DiskIdentity, is_impostor, misfit
@@ -128,6 +129,8 @@ class Agreement:
         self.gone = False
         self.refusal: str | None = None
         """Why the cluster will not have this disk."""
+        self._absences = Absences()
+        self._absences.look(topology, now)
         self._disk = disk
         self._address = address
         self._votes_only = votes_only
@@ -411,7 +414,9 @@ class Agreement:
         self._candidacy = None
         accepted = candidacy.to_adopt(self.topology)
         adopted = None if accepted is None else accepted.decision
-        self._leading = Coordinator(self.me, candidacy.term, self._timing, now, adopted)
+        self._leading = Coordinator(
+            self.me, candidacy.term, self._timing, now, adopted, self._absences
+        )
         self._following = candidacy.term
         self._lead_on(self._leading, now)
 
@@ -615,6 +620,7 @@ class Agreement:
 
     def _take(self, topology: Topology, now: float) -> None:
         self.topology = topology
+        self._absences.look(topology, now)
         self.voter.learned(topology.index)
         if self._decisions and self._decisions[-1].index != topology.index:
             self._decisions.clear()

@@ -26,6 +26,8 @@ WRITE_S = 2 * ROUND_TRIP_S
 """What a write takes on its way: to the primary, to the copies, and back."""
 SLACK_S = 0.2
 BEFORE_S, BEHIND_S = 1.0, 2.0
+LED_S, CUT_S = 4.0, 2.0
+"""How long somebody leads, and a cut that ends that, where nobody leads for long."""
 
 
 @dataclass
@@ -137,3 +139,33 @@ def test_a_dead_coordinator_of_five_is_replaced_soon_behind_what_was_promised_to
     # Nobody is there any more who refuses connections, so the next one waits for it, too.
     silent = timing.member_timeout + timing.heartbeat if seed % 2 else 0.0
     assert max(*seen.served, *seen.backed) <= stood + silent + SLACK_S, seen
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_who_died_together_is_waited_for_once_however_often_coordinators_change(seed: int) -> None:
+    at = SimCluster(seed=seed, nodes=3, partitions=PARTITIONS, backups=2)
+
+    async def scenario(at: SimCluster) -> float:
+        at.start()
+        await at.settled()
+        client = at.client()
+        numbers = client.map("m", key=codecs.Bytes, value=codecs.I64)
+        await at.kill("n1")
+        await trio.sleep(4)
+        for partition in range(PARTITIONS):  # so n1 lacks something, and has to be brought up
+            await numbers.set(at.key(partition, 0), 1)
+        at.start(["n1"])
+        await trio.sleep(0.5)
+        await at.kill("n2")
+        await at.kill("n3")
+        await trio.sleep(1)
+        began = at.world.now()
+        at.start(["n2"])
+        while not all(one.author in at.topology().present for one in at.topology().partitions):
+            await trio.sleep(LED_S)
+            at.cut(["n1"], ["n2"])
+            await trio.sleep(CUT_S)
+            at.heal()
+        return at.world.now() - began
+
+    assert at.run(scenario) < Timing().restart_wait + 2 * (LED_S + CUT_S)

@@ -412,12 +412,12 @@ def test_s2_a_whole_set_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPat
         opens_without()
 
 
-def test_s2_a_new_coordinator_waits_anew() -> None:
+def test_s2_a_coordinator_who_has_known_nothing_waits_from_now_on() -> None:
     leading = Coordinator(Incarnation(member(1), 1), coordinator_term(), SLOW, 100.0, None)
     net = all_restarted(late=3)
     decision, _ = leading.due(net.truth, (), 100.0)
     assert decision is None or not any(isinstance(one, Takeover) for one in decision.changes)
-    assert leading._deserted == dict.fromkeys(range(4), 100.0)
+    assert leading._absences.deserted == dict.fromkeys(range(4), 100.0)
 
 
 def author_back_at_once() -> None:

@@ -335,7 +335,7 @@ def test_a_set_that_was_away_before_is_waited_for_anew() -> None:
     assert changes(at, gone, 10.0) == ()
     changes(at, back, 12.0)
     assert Takeover not in [type(change) for change in changes(at, some, 20.0)]
-    assert at._deserted == {0: 20.0}
+    assert at._absences.deserted == {0: 20.0}
 
 
 def test_who_asks_to_leave_where_too_few_stay_is_told_at_once_and_nobody_else_is_gone() -> None:

@@ -249,6 +249,16 @@ async def _work(client: WorkloadClient, number: int) -> None:
     await client()
 
 
+async def _filled(mix: TransactionMix) -> None:
+    """Give the bank its money, as soon as all partitions are there: more than once if need be."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                return await mix.fill()
+            except TidelogError:
+                await trio.sleep(PAUSE_S_MAX)
+
+
 async def _found(mapping: SharedMap, key: str) -> Any:
     """Return a value, as soon as the partition is there."""
     with trio.fail_after(PATIENCE_S):
@@ -294,7 +304,7 @@ class Load:
                 self._mix = TransactionMix(
                     (one, two), time.monotonic, self.chance, banks=True, transactions=OPERATIONS
                 )
-                await self._mix.fill()
+                await _filled(self._mix)
                 for client in self._mix.clients():
                     nursery.start_soon(client)
                 registers = {key: self.histories["registers", key] for key in KEYS["registers"]}
