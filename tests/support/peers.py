@@ -44,7 +44,7 @@ def ping(number: int) -> Message:
 
 def stored(number: int, *, size: int = 0) -> Message:
     """A data message that has a number, and at least so many bytes."""
-    return BY_NAME["fill"].message(number, 0, 0, 0, [], [], bytes(size))
+    return BY_NAME["pairs"].message(number, 0, 0, 0, b"", bytes(size), b"", None)
 
 
 class Owner:
