@@ -83,7 +83,7 @@ class Coordinator:
         timing: Timing,
         now: float,
         adopted: Decision | None,
-        absences: Absences | None = None,
+        absences: Absences,
     ) -> None:
         self.term = term
         self.lease = CoordinatorLease(timing)
@@ -103,12 +103,13 @@ class Coordinator:
         self._requests: dict[tuple[Incarnation, int], ProposeChange] = {}
         self._departures = Departures(timing)
         self._released: dict[int, GivenUp] = {}
-        self._absences = absences or Absences()
+        self._absences = absences
         self._opening: dict[tuple[int, int], float] = {}
         """Since when each partition and epoch is known to have been decided, and is not open."""
         self._look_again = now
         self._stuck: set[Incarnation] = set()
         """Authors that answer and open nothing: they get no lease any more."""
+        self._lost_since: dict[int, float] = {}
         self._offers: set[tuple[UUID, int]] = set()
         """Who has asked to go on with which partition that was lost."""
 
@@ -250,6 +251,7 @@ class Coordinator:
         """
         requests, self._requests = self._requests, {}
         self._absences.look(topology, now)
+        self._lost_since = {p: self._lost_since.get(p, now) for p in topology.lost}
         self._offers = {
             (sender.member, request.change.partition)
             for (sender, _), request in requests.items()
@@ -341,7 +343,7 @@ class Coordinator:
 
     def _may_be_better(self, partition: int, topology: Topology, now: float) -> bool:
         """Tell whether somebody who has not said what it has of a partition is waited for."""
-        if now >= self._absences.lost[partition] + self._timing.restart_wait:
+        if now >= self._lost_since[partition] + self._timing.restart_wait:
             return False
         members = (topology.members[member] for member in topology.baseline)
         awaited = [known.member for known in members if not known.lost and not known.voter]

@@ -130,7 +130,6 @@ class Agreement:
         self.refusal: str | None = None
         """Why the cluster will not have this disk."""
         self._absences = Absences()
-        self._absences.look(topology, now)
         self._disk = disk
         self._address = address
         self._votes_only = votes_only

@@ -2,8 +2,8 @@
 
 Everything goes over the data connections that are made here.  If one takes no more it is told when
 it does again; if one breaks, whatever was on its way may be lost, and ``connected`` begins again
-from what the other end has told that it has.  A word that cannot wait is not left out alone, for
-most are said again only over a new connection: the one that is full is hung up then.
+from what the other end has told that it has.  A message that cannot wait is not left out
+alone, for many are said again only over a new connection: the one that is full is hung up then.
 
 Invariants:
 
@@ -29,7 +29,7 @@ from ..replication.streams import Streams
 MESSAGE_BYTES = 256 << 10
 """Bytes of items from which on the rest goes with the next message."""
 KEPT_MAX, KEPT_BYTES_MAX = 4096, 256 << 20
-"""Words that wait for room on one connection, and their bytes: with more of them it is hung up."""
+"""Messages that wait for room on one connection, and their bytes; with more it is hung up."""
 
 
 class DataLines(Protocol):
@@ -43,25 +43,25 @@ class DataLines(Protocol):
 
 
 class _Kept:
-    """Words that wait for room on one connection."""
+    """Messages that wait for room on one connection."""
 
-    __slots__ = ("bytes", "words")
+    __slots__ = ("bytes", "messages")
 
     def __init__(self) -> None:
-        self.words: deque[tuple[Message, int]] = deque()
+        self.messages: deque[tuple[Message, int]] = deque()
         """With the bytes of each."""
         self.bytes = 0
 
-    def add(self, word: Message) -> None:
+    def add(self, message: Message) -> None:
         """Let one wait behind the others."""
-        size = len(pack_message(word))
-        self.words.append((word, size))
+        size = len(pack_message(message))
+        self.messages.append((message, size))
         self.bytes += size
 
     @property
     def is_too_much(self) -> bool:
         """Whether the other end takes too little."""
-        return len(self.words) > KEPT_MAX or self.bytes > KEPT_BYTES_MAX
+        return len(self.messages) > KEPT_MAX or self.bytes > KEPT_BYTES_MAX
 
 
 class Outflow:
@@ -76,7 +76,7 @@ class Outflow:
         """Members whose connection takes nothing, or that have none."""
 
     def __repr__(self) -> str:
-        waiting = sum(len(kept.words) for kept in self._kept.values())
+        waiting = sum(len(kept.messages) for kept in self._kept.values())
         return f"<Outflow, {waiting} messages wait for room>"
 
     def tell(self, member: UUID, message: Message) -> None:
@@ -132,13 +132,13 @@ class Outflow:
         """Take it that a connection that was full takes messages again."""
         self._blocked.discard(member)
         kept = self._kept.pop(member, _Kept())
-        while kept.words:
-            word, size = kept.words[0]
-            sent = self._send(member, word)
+        while kept.messages:
+            message, size = kept.messages[0]
+            sent = self._send(member, message)
             if sent == "full":
                 self._kept[member] = kept
             if sent != "queued":
                 return
-            kept.words.popleft()
+            kept.messages.popleft()
             kept.bytes -= size
         self._pump_to(member)

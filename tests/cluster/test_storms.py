@@ -146,16 +146,6 @@ def test_a_mistake_that_is_planted_in_members_is_found(
 REPLAY = """
 import logging, sys
 logging.disable(logging.CRITICAL)
-from tidelog.testing.cluster import KINDS, POINTS
-from tidelog.testing.storm_faults import (
-    COPIES_KINDS,
-    COPIES_POINTS,
-    GROWING_KINDS,
-    HELD_KINDS,
-    KILL_POINTS,
-    TRANSACTION_KINDS,
-    TRANSACTION_POINTS,
-)
 from tidelog.testing.storms import run_storm
 print(run_storm(int(sys.argv[1])))
 """

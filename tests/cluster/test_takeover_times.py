@@ -15,7 +15,9 @@ import pytest
 import trio
 
 from tidelog import codecs
+from tidelog.affinity.errors import TidelogError
 from tidelog.affinity.topology import Incarnation
+from tidelog.aio import Map
 from tidelog.engine.agreement.timing import Timing
 from tidelog.testing import SimCluster
 
@@ -161,11 +163,27 @@ def test_who_died_together_is_waited_for_once_however_often_coordinators_change(
         await trio.sleep(1)
         began = at.world.now()
         at.start(["n2"])
-        while not all(one.author in at.topology().present for one in at.topology().partitions):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others_lead, at)
+            for partition in range(PARTITIONS):
+                with trio.fail_after(60):
+                    while not await is_written(numbers, at.key(partition, 0)):
+                        await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        return at.world.now() - began
+
+    async def others_lead(at: SimCluster) -> None:
+        while True:
             await trio.sleep(LED_S)
             at.cut(["n1"], ["n2"])
             await trio.sleep(CUT_S)
             at.heal()
-        return at.world.now() - began
+
+    async def is_written(numbers: Map[bytes, int], key: bytes) -> bool:
+        try:
+            await numbers.set(key, 2)
+        except TidelogError:
+            return False
+        return True
 
     assert at.run(scenario) < Timing().restart_wait + 2 * (LED_S + CUT_S)

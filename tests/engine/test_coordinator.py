@@ -34,6 +34,7 @@ from tidelog.affinity.topology import (
     PartitionCopies,
     Topology,
 )
+from tidelog.engine.agreement.absences import Absences
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
 from tidelog.engine.agreement.departures import TOO_FEW
 from tidelog.engine.agreement.messages import Guard, Pong, ProposeChange, Release, Term
@@ -76,7 +77,7 @@ def topology(
 
 
 def leading() -> Coordinator:
-    return Coordinator(ME, Term(9, ME.member), TIMING, 0.0, None)
+    return Coordinator(ME, Term(9, ME.member), TIMING, 0.0, None, Absences())
 
 
 def answered(at: Coordinator, *who: Incarnation, now: float = 0.0, **reaches: Any) -> None:
@@ -338,6 +339,16 @@ def test_a_set_that_was_away_before_is_waited_for_anew() -> None:
     assert at._absences.deserted == {0: 20.0}
 
 
+def test_a_new_coordinator_waits_for_a_set_since_its_member_has_known_that_it_is_away() -> None:
+    gone = topology((BOB, CID), away=[BOB], again=[CID])
+    absences = Absences()
+    absences.look(gone, 0.0)
+    at = Coordinator(ME, Term(9, ME.member), TIMING, 2.0, None, absences)
+    answered(at, ME, CID._replace(boot=2), EVE, now=2.0)
+    assert Takeover not in [type(change) for change in changes(at, gone, TIMING.restart_wait - 0.1)]
+    assert Takeover in [type(change) for change in changes(at, gone, TIMING.restart_wait)]
+
+
 def test_who_asks_to_leave_where_too_few_stay_is_told_at_once_and_nobody_else_is_gone() -> None:
     at, of = leading(), topology((ME, BOB))
     for one in (BOB, CID):
@@ -431,7 +442,7 @@ def entering() -> BaselineChanged:
 
 
 def soon() -> Coordinator:
-    return Coordinator(ME, Term(9, ME.member), SOON, 0.0, None)
+    return Coordinator(ME, Term(9, ME.member), SOON, 0.0, None, Absences())
 
 
 def test_who_joined_enters_once_it_has_answered_for_the_wait_without_a_gap() -> None:
@@ -584,6 +595,26 @@ def test_a_lost_partition_is_reset_once_the_lease_of_its_author_has_ended() -> N
     held = at.lease.held_until(BOB)
     assert at.due(of, (), held - 0.01) == (None, [])
     assert change in changes(at, of, held)
+
+
+def test_a_new_coordinator_hears_everybody_before_a_lost_partition_goes_on_by_itself() -> None:
+    # What others have of it was told to the coordinator before, and a better copy may be there.
+    of = replace(topology((BOB,)), loss_policy="ignore")
+    lost = {**of.members, BOB.member: replace(of.members[BOB.member], present=False, lost=True)}
+    of = replace(of, members=lost)
+    absences = Absences()
+    absences.look(of, 0.0)
+    at = Coordinator(ME, Term(9, ME.member), TIMING, 100.0, None, absences)
+    answered(at, ME, CID, EVE, now=100.0)
+    worse = PartitionReset(partition=0, epoch=2, author=ME, empty=False, opened=1, upto=3)
+    better = replace(worse, author=CID, upto=5)
+    at.asked(ME, ProposeChange(request=3, change=worse), 100.0)
+    assert at.due(of, (), 100.0) == (None, [])
+    at.asked(CID, ProposeChange(request=3, change=better), 100.1)
+    assert at.due(of, (), 100.1) == (None, []), "there is somebody who has told nothing"
+    end = 100.0 + TIMING.restart_wait
+    assert at.due(of, (), end - 0.1) == (None, [])
+    assert better in changes(at, of, end)
 
 
 @pytest.mark.parametrize("partition", [0, 4])

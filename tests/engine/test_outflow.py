@@ -171,10 +171,10 @@ def test_words_that_wait_are_limited_by_their_bytes_and_those_that_went_do_not_c
     word = [80, 0, [b"v" * (KEPT_BYTES_MAX // 4 - 1000)], [], []]
     for _ in range(4):
         out.tell(BOB.member, word)
-    lines.room[BOB.member.bytes] = 4
+    lines.room[BOB.member.bytes] = 3
     out.has_room(BOB.member)
-    assert len(lines.to(BOB)) == 4
-    for _ in range(4):
+    assert len(lines.to(BOB)) == 3
+    for _ in range(3):
         out.tell(BOB.member, word)
     assert lines.hung_up == []
     out.tell(BOB.member, word)
