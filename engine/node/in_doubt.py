@@ -35,7 +35,7 @@ from ...affinity.topology import Incarnation, Resolution, Topology
 from ...wal.records import PrepareRecord
 from ..commit.outcomes import Outcome
 from .log import NodeLog
-from .participating import Participating, Work, near_of
+from .participating import Participating
 from .partitions import Partitions, RoutedError
 from .post import Post
 from .tx_history import TxHistory
@@ -49,6 +49,7 @@ from .tx_messages import (
     told_failure,
     too_old_message,
 )
+from .works import Work, Works, near_of
 
 ASK_AGAIN_S = 0.5
 """Seconds after which it is asked again for what nobody has decided."""
@@ -61,6 +62,7 @@ class InDoubt:
 
     def __init__(
         self,
+        works: Works,
         log: NodeLog,
         partitions: Partitions,
         participating: Participating,
@@ -68,6 +70,7 @@ class InDoubt:
         post: Post,
         now: Callable[[], float],
     ) -> None:
+        self._works = works
         self._log = log
         self._partitions = partitions
         self._participating = participating
@@ -98,7 +101,7 @@ class InDoubt:
         """End what is prepared here as it was decided."""
         if not self._topology.resolutions:
             return
-        for work in self._participating.prepared():
+        for work in self._works.prepared():
             resolution = self._topology.resolved.get(work.name)
             if resolution is not None and work.decided is None:
                 self._participating.end(work, _outcome(work, resolution))
@@ -109,7 +112,7 @@ class InDoubt:
         if self._now() < self._asked_at + ASK_AGAIN_S:
             return
         self._asked_at = self._now()
-        lost = (work for work in self._participating.prepared() if self._nobody_can_tell(work))
+        lost = (work for work in self._works.prepared() if self._nobody_can_tell(work))
         for work in sorted(lost, key=lambda work: work.name)[:AT_ONCE_MAX]:
             self.suggest(self._change(work, commits=True, by_hand=False))
 
@@ -148,7 +151,7 @@ class InDoubt:
 
     def too_old(self, part: TooOldPart) -> None:
         """Take it that another group cannot tell what became of its part."""
-        for work in self._participating.works_of(part.tx_id):
+        for work in self._works.of(part.tx_id):
             others = {row.partition for row in work.participants} - {work.partition}
             if work.attempt == part.attempt and part.partition in others:
                 work.too_old.add(part.partition)
@@ -161,7 +164,7 @@ class InDoubt:
         Asked of a member that serves one of its partitions, and has it prepared there.
         """
         name = f"transaction {tx_id.hex()}"
-        works = [one for one in self._participating.works_of(tx_id) if one.phase == "prepared"]
+        works = [one for one in self._works.of(tx_id) if one.phase == "prepared"]
         attempts = {work.attempt for work in works}
         for known in self._topology.resolutions:
             if known.tx_id == tx_id and attempts <= {known.attempt}:

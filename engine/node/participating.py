@@ -2,18 +2,6 @@
 
     lock -> (others confirm) -> prepare -> PREPARE on every copy -> prepared -> decision -> end
 
-A *work* is what one partition has to do with one transaction:
-
-========== ============================================================= =========================
-phase      what holds                                                    it ends by
-========== ============================================================= =========================
-locking    its keys are locked, an older write of one is on its way      that has been applied
-locked     its keys are locked                                           prepare, unlock, time
-preparing  its PREPARE is on its way to all copies                       all have it; refused
-prepared   all have it, and somebody may have been told so (T6)          a decision
-ending     COMMIT or ROLLBACK is on its way into the log                 it has taken effect
-========== ============================================================= =========================
-
 Invariants:
 
 - A part is prepared in the epoch that it names, under locks that were held without a break (T5).
@@ -24,152 +12,68 @@ Invariants:
 - Locks go once the end has taken effect here, or with the epoch; the next author locks again what
   is pending (T10).
 
-Left out: who decides (``near``, ``settling``), and what is checked (``commits``).
+Left out: locks and confirms (``commit_locks``), who decides (``near``, ``settling``), and what is
+checked (``commits``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Literal
 from uuid import UUID
 
 from ...affinity.errors import TidelogError
 from ...affinity.topology import Incarnation, Topology
-from ...wal.records import (
-    CommitRecord,
-    Participant,
-    PrepareRecord,
-    RollbackRecord,
-    Run,
-)
-from ..data.scan import Range
+from ...wal.records import CommitRecord, PrepareRecord, RollbackRecord, Run
 from ..data.stored import pack_prefix, split_key
 from ..data.updates import Writes
-from ..net.failures import Failure
 from ..replication.stream import EndRecord
 from ..replication.streams import Streams
-from .commits import (
-    ReadRange,
-    ReadVersion,
-    WantedCommit,
-    commit_of,
-    earlier_receipt,
-)
+from .commit_locks import AboutToEndError, CommitLocks, share_of
+from .commits import commit_of
 from .group_locks import GroupLocks, is_locked
 from .log import Haste, NodeLog
 from .partitions import Partitions, RoutedError
-from .plain_locks import PlainLocks
 from .post import Post
 from .prepared import ClientCommit, EndCommit, GroupPart
 from .room import check_room
 from .tx_messages import (
-    ConfirmWanted,
     EarlierError,
     GroupOutcome,
-    LockWanted,
     PreparedPart,
     PrepareWanted,
     Question,
-    ReadKey,
-    ReadSpan,
     RefusedPart,
-    answer_message,
     prepared_message,
     refused_message,
     told_failure,
 )
-
-LOCKED_S_MAX = 3.0
-"""Seconds after which locks without a PREPARE are let go: a near member takes less (T16)."""
-DECISION_TIMEOUT_S = 1.0
-"""Seconds after which a prepared transaction without a decision is asked about (T10)."""
-
-WorkPhase = Literal["locking", "locked", "preparing", "prepared", "ending"]
-
-_HOLDS_ONLY = frozenset(("locking", "locked"))
-
-
-class _AboutToEndError(RoutedError):
-    """What is in the way has ended, and that has to be logged only: whoever waits holds nothing."""
-
-    def __init__(self, owner: int) -> None:
-        super().__init__("wait", "a transaction that is in the way is about to end")
-        self.owner = owner
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """What one partition has to do with one transaction."""
-
-    partition: int
-    epoch: int
-    """In which it is prepared."""
-    tx_id: bytes
-    attempt: int
-    near: Incarnation
-    ask: int
-    owner: int
-    """Of its locks."""
-    keys: frozenset[bytes]
-    phase: WorkPhase
-    until: float = float("inf")
-    """When locks without a PREPARE are let go."""
-    was_locked: bool = False
-    """Whether its locks are older than its PREPARE (T3)."""
-    participants: tuple[Participant, ...] = ()
-    run: Run | None = None
-    time: int = 0
-    is_lost: bool = False
-    """Whether a snapshot was taken before its PREPARE was in the log."""
-    told: set[Incarnation] = field(default_factory=set)
-    """Who is to hear that it is prepared."""
-    decided: GroupOutcome | None = None
-    answers: dict[int, PreparedPart] = field(default_factory=dict)
-    """What other groups have said to this one, by partition."""
-    too_old: set[int] = field(default_factory=set)
-    """The other partitions that cannot tell what became of it (T9)."""
-    ask_at: float = float("inf")
-    pause: float = DECISION_TIMEOUT_S
-
-    @property
-    def name(self) -> tuple[bytes, int]:
-        """Id and attempt."""
-        return self.tx_id, self.attempt
-
-    def part(self) -> PreparedPart:
-        """Return what is said of it once it is prepared."""
-        assert self.run is not None
-        return PreparedPart(self.tx_id, self.attempt, self.run, self.time)
+from .works import DECISION_TIMEOUT_S, Work, Works, near_of
 
 
 class Participating:
-    """The works of all partitions that one incarnation serves."""
+    """What the partitions that one incarnation serves prepare, and how that ends."""
 
     def __init__(
         self,
+        works: Works,
+        commit_locks: CommitLocks,
         log: NodeLog,
         partitions: Partitions,
         streams: Streams,
         locks: GroupLocks,
-        plain: PlainLocks,
         post: Post,
         now: Callable[[], float],
     ) -> None:
+        self._works = works
+        self._commit_locks = commit_locks
         self._log = log
         self._partitions = partitions
         self._streams = streams
         self._locks = locks
-        self._plain = plain
         self._post = post
         self._now = now
         self._topology = Topology()
-        self._works: dict[tuple[int, bytes], Work] = {}
-        self._asks: dict[tuple[Incarnation, int, int], Work] = {}
-        """Those that hold locks only, by near member, ask and partition."""
-        self._waiting: dict[tuple[Incarnation, int, int], tuple[bytes, int]] = {}
-        """What waits for an end that has to be logged only, by the same; id and attempt."""
         self._untold: list[Work] = []
         """Those whose word waits for a lease, or for the end of a hold (Q5)."""
         self._refused: dict[int, dict[tuple[bytes, int], Incarnation]] = {}
@@ -184,20 +88,6 @@ class Participating:
     def __repr__(self) -> str:
         return f"<Participating in {len(self._works)} transactions>"
 
-    # -------------------------------------------------------------- what is there
-
-    def prepared(self) -> Iterator[Work]:
-        """Yield the works that wait for a decision."""
-        return (work for work in list(self._works.values()) if work.phase == "prepared")
-
-    def works_of(self, tx_id: bytes) -> list[Work]:
-        """Return what partitions here have to do with a transaction."""
-        return [work for (_, known), work in self._works.items() if known == tx_id]
-
-    def has(self, partition: int, tx_id: bytes) -> bool:
-        """Tell whether a transaction is under way in a partition."""
-        return (partition, tx_id) in self._works
-
     def copy_may_read(self, partition: int, number: int) -> bool:
         """Tell whether a copy that had a stream up to an item has met all locks by that (Q3).
 
@@ -206,186 +96,32 @@ class Participating:
         if number < self._locked_upto.get(partition, 0):
             return False
         return not any(
-            work.partition == partition and (work.was_locked or work.phase in _HOLDS_ONLY)
-            for work in self._works.values()
-            if work.phase in ("locking", "locked", "preparing")
+            work.holds_only or (work.phase == "preparing" and work.was_locked)
+            for work in self._works.within(partition)
         )
-
-    # -------------------------------------------------------------- locks
-
-    def lock(self, near: Incarnation, wanted: LockWanted) -> None:
-        """Lock keys for a transaction that confirms elsewhere before it is prepared."""
-        try:
-            work = self._locked(near, wanted)
-        except _AboutToEndError as ending:
-            self._wait(
-                ending.owner,
-                near,
-                wanted,
-                lambda: self.lock(near, wanted),
-                lambda: self._answer_lock(near, wanted.ask, wanted.partition, is_locked()),
-            )
-            return
-        except TidelogError as error:
-            self._answer_lock(near, wanted.ask, wanted.partition, error)
-            return
-        if work.phase == "locked":
-            self._answer_lock(near, wanted.ask, wanted.partition, None)
-
-    def _locked(self, near: Incarnation, wanted: LockWanted) -> Work:
-        partition = wanted.partition
-        self._check(partition, wanted.epoch)
-        if self.has(partition, wanted.tx_id):
-            raise RoutedError("wait", "an earlier attempt of this transaction is under way")
-        if wanted.given is not None:
-            self._check_new(wanted.given, wanted.attempt)
-        owner = self._owner_of(wanted, ())
-        work = Work(
-            partition, wanted.epoch, wanted.tx_id, wanted.attempt, near, wanted.ask, owner,
-            frozenset(wanted.keys), "locking", self._now() + LOCKED_S_MAX, was_locked=True,
-        )  # fmt: skip
-        self._works[partition, work.tx_id] = work
-        self._asks[near, work.ask, partition] = work
-        if not self._is_overtaken(work):
-            work.phase = "locked"
-        return work
-
-    def _owner_of(self, wanted: LockWanted | PrepareWanted, read: Sequence[bytes]) -> int:
-        """Take locks for a part, or those that its transaction has already; return their owner.
-
-        Where its outcome alone is written it has some only if it has read there.
-        """
-        opened, partition = wanted.opened, wanted.partition
-        is_outcome_only = wanted.given is not None and len(wanted.keys) == 1
-        if opened is None or (is_outcome_only and not self._plain.has(opened, partition)):
-            return self._taken(wanted.keys, read)
-        return self._plain.hardened(opened, partition, wanted.keys)
 
     def lose_locks(self) -> None:
         """Let go of what is locked and not in the log: a snapshot is taken at this instant (Q5).
 
         What it has confirmed would be before the snapshot, and what it writes behind it.
         """
-        for work in list(self._works.values()):
-            if work.phase in _HOLDS_ONLY:
-                self._drop(work)
-            elif work.phase == "preparing" and work.run is None:
+        works = list(self._works)
+        self._commit_locks.let_go()
+        for work in works:
+            if work.phase == "preparing" and work.run is None:
                 work.is_lost = not self._is_logged(work)
 
     def _is_logged(self, work: Work) -> bool:
         pending = self._log.state.copies.pending.get(work.partition)
         return pending is not None and any(one.tx_id == work.tx_id for one in pending.all())
 
-    def _taken(self, written: Sequence[bytes], read: Sequence[bytes]) -> int:
-        """Take locks for a new owner, and return that; raises if others have them.
-
-        ``_AboutToEndError`` if all of these have come to an end that only has to be logged.
-        """
-        owner, others = self._locks.take(written, read)
-        if owner:
-            return owner
-        ending = {work.owner for work in self._works.values() if work.phase == "ending"}
-        raise _AboutToEndError(min(others)) if others <= ending else is_locked()
-
-    def _wait(
-        self,
-        owner: int,
-        near: Incarnation,
-        wanted: LockWanted | PrepareWanted,
-        goes_on: Callable[[], object],
-        late: Callable[[], object],
-    ) -> None:
-        """Go on once an owner lets go, unless its near member gives it up, or has gone by then."""
-        name = near, wanted.ask, wanted.partition
-
-        def once(then: Callable[[], object]) -> None:
-            if self._waiting.pop(name, None) is not None:
-                then()
-
-        self._waiting[name] = wanted.tx_id, wanted.attempt
-        self._locks.wait(owner, partial(once, goes_on), partial(once, late))
-
-    def _check_new(self, given: bytes, attempt: int) -> None:
-        context = self._log.context
-        receipt = earlier_receipt(given, attempt, context.overlay.view, context)
-        if receipt is not None:
-            raise EarlierError(receipt.time)
-
-    def _is_overtaken(self, work: Work) -> bool:
-        """Tell whether something older that writes its keys is on its way still.
-
-        What is locked from before it would be read by nobody, and what it overwrites must not come
-        between: it would show beside what was confirmed.
-        """
-        return self._log.held or any(entry.changed(work.keys) for entry in self._log.waiting)
-
-    def advanced(self) -> None:
-        """Grant locks that have waited for what was on its way."""
-        for work in [work for work in self._asks.values() if work.phase == "locking"]:
-            if not self._is_overtaken(work):
-                work.phase = "locked"
-                self._answer_lock(work.near, work.ask, work.partition, None)
-
-    def _answer_lock(
-        self, near: Incarnation, ask: int, partition: int, error: Exception | None
-    ) -> None:
-        failure = None if error is None else told_failure(error)
-        self._post.tell(near, answer_message("locked", ask, partition, failure))
-
-    def unlock(self, near: Incarnation, ask: int, partitions: list[int]) -> None:
-        """Let go of locks."""
-        for partition in partitions:
-            self._waiting.pop((near, ask, partition), None)
-            work = self._asks.get((near, ask, partition))
-            if work is not None:
-                self._drop(work)
-
-    def _drop(self, work: Work) -> None:
-        """End a work here: nothing of it is to come in this epoch."""
-        self._asks.pop((work.near, work.ask, work.partition), None)
-        if self._works.get((work.partition, work.tx_id)) is work:
-            del self._works[work.partition, work.tx_id]
-        self._locks.release(work.owner)
-
-    # -------------------------------------------------------------- confirms
-
-    def confirm(self, near: Incarnation, wanted: ConfirmWanted) -> None:
-        """Tell whether what was read is so still, and nobody is about to change it (T3)."""
-        failure: Failure | None = None
-        try:
-            self._confirm(wanted)
-        except TidelogError as error:
-            failure = told_failure(error)
-        message = answer_message("confirmed", wanted.ask, wanted.partition, failure)
-        self._post.tell(near, message)
-
-    def _confirm(self, wanted: ConfirmWanted) -> None:
-        partition = wanted.partition
-        self._partitions.check((partition,), self._now())
-        self._plain.owners(wanted.opened, (partition,))
-        self._check_unlocked(wanted)
-        share = _share(partition, b"", 0, wanted.reads, wanted.ranges)
-        commit = commit_of(
-            share, self._log.context, lambda: None, streams=self._streams, near=(b"", 0)
-        )
-        assert commit.check is not None
-        commit.check(commit, self._log.waiting)
-        self._partitions.check((partition,), self._now())
-
-    def _check_unlocked(self, wanted: ConfirmWanted | PrepareWanted, owner: int = 0) -> None:
-        """Raise if somebody but an owner has locked, or prepared, what was read (T3)."""
-        ranges = [((wanted.partition,), _range(span)) for span in wanted.ranges]
-        keys = [read.full_key for read in wanted.reads]
-        if self._locks.in_way_of(read=keys, ranges=ranges, but={owner}) is not None:
-            raise is_locked()
-
     # -------------------------------------------------------------- prepares
 
     def prepare(self, near: Incarnation, wanted: PrepareWanted) -> None:
         """Prepare a part, or refuse it."""
         partition, name = wanted.partition, (wanted.tx_id, wanted.attempt)
-        known = self._works.get((partition, wanted.tx_id))
-        if known is not None and known.name == name and known.phase not in _HOLDS_ONLY:
+        known = self._works.at(partition, wanted.tx_id)
+        if known is not None and known.name == name and not known.holds_only:
             known.told.add(near)
             self._tell(known)
             return
@@ -393,17 +129,17 @@ class Participating:
             return
         try:
             self._begin(near, wanted, known)
-        except _AboutToEndError as ending:
-            self._wait(
+        except AboutToEndError as ending:
+            self._commit_locks.wait(
                 ending.owner,
-                near,
-                wanted,
+                (near, wanted.ask, partition),
+                name,
                 lambda: self.prepare(near, wanted),
                 lambda: self._refuse(near, partition, name, is_locked()),
             )
         except TidelogError as error:
             if known is not None and (known.near, known.ask) == (near, wanted.ask):
-                self._drop(known)
+                self._commit_locks.drop(known)
             self._refuse(near, partition, name, error)
 
     def _begin(self, near: Incarnation, wanted: PrepareWanted, known: Work | None) -> None:
@@ -412,32 +148,31 @@ class Participating:
             raise RoutedError("again", "it was refused before")
         if known is not None and (known.near, known.ask) != (near, wanted.ask):
             raise RoutedError("again", "an earlier attempt of this transaction is under way")
-        self._check(partition, wanted.epoch)
+        self._commit_locks.check(partition, wanted.epoch)
         shared = check_room(self._log, self._streams, (partition,))
-        if wanted.locked:
-            if known is None or known.phase != "locked":
-                raise RoutedError("again", "its locks were let go")
-            work = known
-            self._check_unlocked(wanted, work.owner)
-        else:
-            owner = self._owner_of(wanted, wanted.shared)
+        if not wanted.locked:
+            owner = self._commit_locks.owner_of(wanted, wanted.shared)
             work = Work(
                 partition, wanted.epoch, wanted.tx_id, wanted.attempt, near, wanted.ask, owner,
                 frozenset(wanted.keys), "preparing",
             )  # fmt: skip
+            self._works.add(work)
+        elif known is None or known.phase != "locked":
+            raise RoutedError("again", "its locks were let go")
+        else:
+            work = known
+            self._commit_locks.check_unlocked(wanted, work.owner)
+            self._works.enter_preparing(work)
         work.participants = wanted.participants
-        work.phase, work.until = "preparing", float("inf")
         work.told.add(near)
-        self._asks.pop((near, wanted.ask, partition), None)
-        self._works[partition, work.tx_id] = work
         self._log.put(self._commit_of(work, wanted), Haste.SHARED if shared else Haste.AT_ONCE)
 
     def _commit_of(self, work: Work, wanted: PrepareWanted) -> ClientCommit:
         writes: Writes = {}
         for full_key, value in zip(wanted.keys, wanted.values, strict=True):
             writes[full_key] = (*split_key(full_key), value)
-        share = _share(
-            wanted.partition, wanted.tx_id, wanted.attempt, wanted.reads, wanted.ranges,
+        share = share_of(
+            wanted.partition, wanted.reads, wanted.ranges, wanted.tx_id, wanted.attempt,
             writes, wanted.given, wanted.tag, ((wanted.partition, wanted.epoch),),
         )  # fmt: skip
         locks = [split_key(key)[1:] for key in wanted.shared]
@@ -459,13 +194,6 @@ class Participating:
         if work.is_lost:
             raise RoutedError("again", "a snapshot was taken before it was prepared")
 
-    def _check(self, partition: int, epoch: int) -> None:
-        if self._log.failure is not None:
-            raise RoutedError("wait", "the log of this member failed")
-        self._partitions.check((partition,), self._now())
-        self._partitions.check_epochs([(partition, epoch)])
-        self._partitions.check_copies((partition,))
-
     def _is_prepared(self, work: Work, commit: ClientCommit) -> None:
         """Take it that a part is on every copy, or that its id has committed before."""
         if not commit.runs:
@@ -478,7 +206,7 @@ class Participating:
             self._locked_upto[work.partition] = stream.prepared
         work.phase = "prepared"
         if len(work.participants) == 1:
-            self._drop(work)  # that was its commit
+            self._commit_locks.drop(work)  # that was its commit
         elif work.decided is not None:
             self._end(work)
         else:
@@ -503,13 +231,13 @@ class Participating:
     def _not_prepared(self, work: Work, commit: ClientCommit) -> None:
         """Take it that a part was refused, or that nobody knows, since its epoch has ended."""
         if commit.was_forsaken or self._log.failure is not None:
-            self._drop(work)
+            self._commit_locks.drop(work)
             return
         assert isinstance(commit.error, Exception)
         self._end_refused(work, commit.error)
 
     def _end_refused(self, work: Work, error: Exception) -> None:
-        self._drop(work)
+        self._commit_locks.drop(work)
         for one in sorted(work.told):
             self._refuse(one, work.partition, work.name, error)
 
@@ -532,13 +260,13 @@ class Participating:
         if state.epochs[partition] < question.epoch:
             return
         name = question.tx_id, question.attempt
-        work = self._works.get((partition, question.tx_id))
+        work = self._works.at(partition, question.tx_id)
         if work is not None and work.name == name:
-            if work.phase not in _HOLDS_ONLY:
+            if not work.holds_only:
                 work.told.add(asker)
                 self._tell(work)
                 return
-            self._drop(work)
+            self._commit_locks.drop(work)
         if self._tell_committed(asker, partition, name):
             return
         member, boot = question.near
@@ -565,15 +293,13 @@ class Participating:
 
     def decision(self, decided: GroupOutcome, partitions: list[int]) -> None:
         """Take what a transaction has come to."""
-        for name, known in list(self._waiting.items()):
-            if known == (decided.tx_id, decided.attempt) and name[2] in partitions:
-                del self._waiting[name]
+        self._commit_locks.waits_no_more((decided.tx_id, decided.attempt), partitions)
         for partition in partitions:
-            work = self._works.get((partition, decided.tx_id))
+            work = self._works.at(partition, decided.tx_id)
             if work is None or work.attempt != decided.attempt or work.decided is not None:
                 continue
-            if work.phase in _HOLDS_ONLY:
-                self._drop(work)
+            if work.holds_only:
+                self._commit_locks.drop(work)
             else:
                 self.end(work, decided)
 
@@ -611,7 +337,7 @@ class Participating:
                 self.committed_here(partition, work.tx_id)
 
         commit = EndCommit(partition, self._partitions.epoch(partition), make, everywhere)
-        commit.then = lambda: self._log.fold(commit.ended(), lambda: self._drop(work))
+        commit.then = lambda: self._log.fold(commit.ended(), lambda: self._commit_locks.drop(work))
         commit.undo = partial(self._not_ended, work)
         self._log.put(commit)
 
@@ -623,8 +349,8 @@ class Participating:
 
     def sealed(self, partition: int) -> None:
         """Drop what belongs to an older epoch (K2)."""
-        for work in [work for work in self._works.values() if work.partition == partition]:
-            self._drop(work)
+        for work in self._works.within(partition):
+            self._commit_locks.drop(work)
         self._untold = [work for work in self._untold if work.partition != partition]
         self._refused.pop(partition, None)
         self._locked_upto.pop(partition, None)
@@ -645,19 +371,13 @@ class Participating:
                 participants=one.participants, run=one.run, time=one.time,
                 ask_at=self._now() + DECISION_TIMEOUT_S,
             )  # fmt: skip
-            self._works[partition, one.tx_id] = work
+            self._works.add(work)
 
     def decided(self, topology: Topology) -> None:
-        """Let go of what nobody leads any more; what is prepared is asked about at once."""
+        """Ask at once about what is prepared and nobody leads any more."""
         self._topology = topology
-        for place in [one for one in self._waiting if not topology.is_present(one[0])]:
-            del self._waiting[place]  # what was refused meanwhile is forgotten below (T8a)
-        for work in list(self._works.values()):
-            if topology.is_present(work.near):
-                continue
-            if work.phase in _HOLDS_ONLY:
-                self._drop(work)
-            else:
+        for work in self._works:
+            if not work.holds_only and not topology.is_present(work.near):
                 work.ask_at = min(work.ask_at, self._now())
         for refused in self._refused.values():
             for name, near in list(refused.items()):
@@ -665,55 +385,13 @@ class Participating:
                     del refused[name]
 
     def tick(self) -> None:
-        """Let go of locks that were held too long, and say what has waited for a lease."""
-        now = self._now()
-        for work in [work for work in self._asks.values() if work.until < now]:
-            self._drop(work)
-        for work in self.prepared():
+        """End what could not be ended before, and say what has waited for a lease."""
+        for work in self._works.prepared():
             if work.decided is not None:
                 self._end(work)
         untold, self._untold = self._untold, []
         for work in untold:
             self._tell(work)
-
-
-def _share(
-    partition: int,
-    tx_id: bytes,
-    attempt: int,
-    reads: list[ReadKey],
-    ranges: list[ReadSpan],
-    writes: Writes | None = None,
-    given: bytes | None = None,
-    tag: str | None = None,
-    epochs: tuple[tuple[int, int], ...] = (),
-) -> WantedCommit:
-    """Return what one partition has of a commit."""
-    return WantedCommit(
-        tx_id=tx_id,
-        attempt=attempt,
-        given=given,
-        tag=tag,
-        reads=tuple(ReadVersion(partition, key, (epoch, number)) for key, epoch, number in reads),
-        ranges=tuple(
-            ReadRange(
-                partitions=(partition,), wanted=_range(span), count=span.count, digest=span.digest
-            )
-            for span in ranges
-        ),
-        writes=writes or {},
-        epochs=epochs,
-    )
-
-
-def _range(span: ReadSpan) -> Range:
-    return Range(namespace=span.namespace, start=span.low, stop=span.high)
-
-
-def near_of(prepared: PrepareRecord) -> Incarnation:
-    """Return the incarnation that led a transaction."""
-    member, boot = prepared.near
-    return Incarnation(UUID(bytes=member), boot)
 
 
 def _full_keys(prepared: PrepareRecord) -> Iterator[bytes]:

@@ -25,7 +25,7 @@ from uuid import UUID
 from ...affinity.topology import Incarnation, Topology
 from ...wal.records import Committed, OutcomesRecord
 from .log import Haste, NodeLog
-from .participating import Participating, Work
+from .participating import Participating
 from .partitions import Partitions
 from .post import Post
 from .prepared import EndCommit
@@ -39,6 +39,7 @@ from .tx_messages import (
     question_message,
     settled_message,
 )
+from .works import Work, Works
 
 PAUSE_S, PAUSE_S_MAX = 1.0, 30.0
 """Seconds between two questions, and between two words that something has settled."""
@@ -51,12 +52,14 @@ class Settling:
 
     def __init__(
         self,
+        works: Works,
         log: NodeLog,
         partitions: Partitions,
         participating: Participating,
         post: Post,
         now: Callable[[], float],
     ) -> None:
+        self._works = works
         self._log = log
         self._partitions = partitions
         self._participating = participating
@@ -92,7 +95,7 @@ class Settling:
     def tick(self) -> None:
         """Ask about what hears no decision, and say what has settled."""
         now = self._now()
-        for work in self._participating.prepared():
+        for work in self._works.prepared():
             if work.decided is None and now >= work.ask_at:
                 work.ask_at = now + work.pause
                 work.pause = min(2 * work.pause, PAUSE_S_MAX)
@@ -116,7 +119,7 @@ class Settling:
 
     def prepared(self, part: PreparedPart) -> None:
         """Take it that another group has prepared its part."""
-        for work in self._participating.works_of(part.tx_id):
+        for work in self._works.of(part.tx_id):
             partition = part.run.partition
             if work.attempt != part.attempt or work.partition == partition or work.run is None:
                 continue
@@ -131,7 +134,7 @@ class Settling:
 
     def refused(self, part: RefusedPart) -> None:
         """Take it that another group will never have its part."""
-        for work in self._participating.works_of(part.tx_id):
+        for work in self._works.of(part.tx_id):
             if work.attempt != part.attempt or work.partition == part.partition:
                 continue
             if work.decided is None and work.run is not None:
@@ -215,7 +218,7 @@ class Settling:
             for collector, partition, tx_id in rows
             if partition in self._everywhere
             and self._serves(partition)
-            and not self._participating.has(partition, tx_id)
+            and self._works.at(partition, tx_id) is None
             and (tx_id in self._everywhere[partition] or tx_id not in self._remembered(partition))
         ]
         if told:
@@ -232,7 +235,7 @@ class Settling:
             committed = self._remembered(collector).get(tx_id)
             if committed is None:
                 self._having.pop((collector, tx_id), None)
-                if not self._participating.has(collector, tx_id):
+                if self._works.at(collector, tx_id) is None:
                     forgotten.append((partition, tx_id))  # all have settled, and it got lost
                 continue
             having = self._having.setdefault((collector, tx_id), set())
@@ -306,7 +309,7 @@ class Settling:
         """Take over decisions that have taken effect here; whoever is new is asked soon."""
         older, self._topology = self._topology.partitions, topology
         soon = self._now() + PAUSE_S
-        for work in self._participating.prepared():
+        for work in self._works.prepared():
             others = (row.partition for row in work.participants)
             if any(older[one].epoch != topology.partitions[one].epoch for one in others):
                 work.ask_at, work.pause = min(work.ask_at, soon), PAUSE_S

@@ -15,6 +15,7 @@ from ..net.frames import Message
 from ..net.kinds import BY_NUMBER
 from ..replication.streams import Streams
 from ..store.store_files import StoreFiles
+from .commit_locks import CommitLocks
 from .group_locks import GroupLocks
 from .in_doubt import InDoubt
 from .log import NodeLog
@@ -31,6 +32,7 @@ from .snapshots import Snapshots
 from .tasks import Tasks
 from .tx_history import TxHistory
 from .tx_messages import KINDS, told_of
+from .works import Works
 
 
 class Transactions:
@@ -53,12 +55,18 @@ class Transactions:
         self.near = Near(me, post, log.new_id, now, reached)
         self.open = OpenTransactions(me, log.state, partitions, post, now)
         self.plain = PlainLocks(log, partitions, self.locks, post, now)
-        self.participating = Participating(
-            log, partitions, streams, self.locks, self.plain, post, now
+        self.works = Works()
+        self.commit_locks = CommitLocks(
+            self.works, log, partitions, streams, self.locks, self.plain, post, now
         )
-        self.settling = Settling(log, partitions, self.participating, post, now)
+        self.participating = Participating(
+            self.works, self.commit_locks, log, partitions, streams, self.locks, post, now
+        )
+        self.settling = Settling(self.works, log, partitions, self.participating, post, now)
         self.history = TxHistory(files, tasks)
-        self.in_doubt = InDoubt(log, partitions, self.participating, self.history, post, now)
+        self.in_doubt = InDoubt(
+            self.works, log, partitions, self.participating, self.history, post, now
+        )
         self.pinning = Pinning(
             files, log, partitions, streams, self.participating, post,
             lambda: self._decided, now, tasks,
@@ -72,7 +80,7 @@ class Transactions:
         return f"<Transactions: {self.near!r}, {self.participating!r}, {self.settling!r}>"
 
     def _advanced(self) -> None:
-        self.participating.advanced()
+        self.commit_locks.advanced()
         self.plain.advanced()
 
     @staticmethod
@@ -87,13 +95,13 @@ class Transactions:
             case "prepare" | "question" if self.in_doubt.is_resolved(told):
                 pass
             case "lock":
-                self.participating.lock(sender, told)
+                self.commit_locks.lock(sender, told)
             case "locked":
                 self.near.locked(*told)
             case "unlock":
-                self.participating.unlock(sender, *told[:2])
+                self.commit_locks.unlock(sender, *told[:2])
             case "confirm":
-                self.participating.confirm(sender, told)
+                self.commit_locks.confirm(sender, told)
             case "confirmed":
                 self.near.confirmed(*told)
             case "prepare":
@@ -142,6 +150,7 @@ class Transactions:
     def decided(self, topology: Topology) -> None:
         """Take over decisions that have taken effect here."""
         self.settling.decided(topology)
+        self.commit_locks.decided(topology)
         self.participating.decided(topology)
         self.near.decided(topology)
         self.history.decided(topology)
@@ -173,6 +182,7 @@ class Transactions:
         """Go on with what waits for time."""
         self.locks.tick()
         self.near.tick()
+        self.commit_locks.tick()
         self.participating.tick()
         self.plain.tick()
         self.open.tick()

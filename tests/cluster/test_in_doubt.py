@@ -266,8 +266,8 @@ def test_somebody_dies_while_it_is_ended_by_hand(who: str, point: str) -> None:
     async def scenario(three: Three) -> None:
         at = three.at
         _, tx = await in_doubt(three, has_part=True)
-        participating = at.member(three.near).groups.transactions.participating
-        await three.until(lambda: any(one.answers for one in participating.works_of(tx.tx_id)))
+        works = at.member(three.near).groups.transactions.works
+        await three.until(lambda: any(one.answers for one in works.of(tx.tx_id)))
         coordinator = at.coordinator()
         assert coordinator is not None
         names = {"coordinator": {coordinator}, "asked": {three.near}}

@@ -637,8 +637,8 @@ def test_readers_wait_once_a_commit_has_begun_and_see_all_of_it() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commits)
-            work = three.at.member(three.q.primary).groups.transactions.participating
-            await three.until(lambda: any(one.was_locked for one in work._works.values()))
+            transactions = three.at.member(three.q.primary).groups.transactions
+            await three.until(lambda: any(one.was_locked for one in transactions.works))
             with trio.move_on_after(0.2) as scope:
                 await two.read("q")
             assert scope.cancelled_caught
@@ -672,10 +672,10 @@ def test_a_pin_takes_commit_locks_and_leaves_plain_ones(when: str) -> None:
             assert [await two.read(name) for name in "pq"] == [b"new", b"new"]
             return
         three.hold_everywhere("confirm")
-        work = three.at.member(three.q.primary).groups.transactions.participating
+        transactions = three.at.member(three.q.primary).groups.transactions
         async with trio.open_nursery() as nursery:
             nursery.start_soon(is_rolled_back)
-            await three.until(lambda: any(one.was_locked for one in work._works.values()))
+            await three.until(lambda: any(one.was_locked for one in transactions.works))
             await pinned()
             three.at.holds.release_all()
         assert [await two.read(name) for name in "pq"] == [b"old", b"old"]

@@ -19,11 +19,13 @@ from support.parts import Three, together
 from support.raw_client import FailureError
 from tidelog.checkpoints.copies import Prepared
 from tidelog.engine.node import snapshots
+from tidelog.engine.node.commit_locks import CommitLocks
 from tidelog.engine.node.group_locks import GroupLocks
 from tidelog.engine.node.near import Near
-from tidelog.engine.node.participating import Participating, Work
+from tidelog.engine.node.participating import Participating
 from tidelog.engine.node.settling import Settling
 from tidelog.engine.node.tx_messages import GroupOutcome, PreparedPart
+from tidelog.engine.node.works import Work
 from tidelog.engine.replication import merging
 from tidelog.engine.replication.streams import PartitionStream
 from tidelog.wal.records import Run
@@ -365,18 +367,17 @@ def what_is_pending_is_not_locked_again(patch: pytest.MonkeyPatch) -> None:
 
     def opened(self: Participating, partition: int) -> None:
         genuine(self, partition)
-        for work in self._works.values():
-            if work.partition == partition:
-                self._locks.release(work.owner)
+        for work in self._works.within(partition):
+            self._locks.release(work.owner)
 
     patch.setattr(Participating, "opened", opened)
 
 
 def confirms_look_at_no_locks(patch: pytest.MonkeyPatch) -> None:
-    def confirm(self: Participating, _wanted: Any) -> None:
+    def confirm(self: CommitLocks, _wanted: Any) -> None:
         """Take whatever was read."""
 
-    patch.setattr(Participating, "_confirm", confirm)
+    patch.setattr(CommitLocks, "_confirm", confirm)
 
 
 def forgotten_by_who_has_it(patch: pytest.MonkeyPatch) -> None:
@@ -408,7 +409,7 @@ def committed_up_to_takes_all(patch: pytest.MonkeyPatch) -> None:
 
 def one_answer_decides(patch: pytest.MonkeyPatch) -> None:
     def prepared(self: Settling, part: PreparedPart) -> None:
-        for work in self._participating.works_of(part.tx_id):
+        for work in self._works.of(part.tx_id):
             if work.run is not None and work.decided is None and work.run != part.run:
                 runs = tuple(sorted((work.run, part.run)))
                 self._participating.end(

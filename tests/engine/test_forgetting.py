@@ -34,11 +34,12 @@ class Around:
             state=self.state, put=lambda commit, _haste: self.queue.append(commit), fold=self._fold
         )
         partitions: Any = SimpleNamespace(is_open=lambda one: one == 0, epoch=lambda _one: 1)
-        participating: Any = SimpleNamespace(
-            prepared=lambda: (), has=lambda *one: one in self.under_way
+        works: Any = SimpleNamespace(
+            prepared=list, at=lambda *one: one if one in self.under_way else None
         )
+        participating: Any = SimpleNamespace()
         post: Any = SimpleNamespace(tell=self._tell)
-        self.settling = Settling(log, partitions, participating, post, lambda: self.now)
+        self.settling = Settling(works, log, partitions, participating, post, lambda: self.now)
         self.here = participating
         self.decide()
         self.settling.opened(0)

@@ -14,8 +14,8 @@ from tidelog.affinity.changes import TransactionResolved
 from tidelog.affinity.topology import Loss, Resolution, Topology
 from tidelog.engine.net.failures import Failure
 from tidelog.engine.node.in_doubt import ASK_AGAIN_S, AT_ONCE_MAX, InDoubt
-from tidelog.engine.node.participating import Work
 from tidelog.engine.node.tx_messages import PreparedPart, RefusedPart, TooOldPart
+from tidelog.engine.node.works import Work
 from tidelog.errors import ClusterError, UsageError
 from tidelog.wal.records import CommitRecord, RollbackRecord, Run
 
@@ -43,7 +43,9 @@ class At:
         one = self.primary
         history: Any = self.history
         post: Any = one.post
-        self.doubt = InDoubt(one.log, one.partitions, one.here, history, post, lambda: one.now)
+        self.doubt = InDoubt(
+            one.works, one.log, one.partitions, one.here, history, post, lambda: one.now
+        )
         self.suggested: list[Any] = []
         self.doubt.suggest = self.suggested.append
         self.topology = one.leases.topology
@@ -65,7 +67,7 @@ class At:
 
     @property
     def work(self) -> Work:
-        [work] = self.primary.here.works_of(TX)
+        [work] = self.primary.works.of(TX)
         return work
 
     def resolve(self, *, commits: bool) -> None:
@@ -252,8 +254,13 @@ def test_only_so_many_are_asked_for_at_once() -> None:
     at = At()
     work = at.work
     work.too_old.add(AWAY)
-    works = [replace(work, tx_id=b"%016d" % number) for number in range(AT_ONCE_MAX + 5)]
-    at.primary.here._works = {(ALONE, one.tx_id): one for one in reversed(works)}
+    works = [
+        replace(work, tx_id=b"%016d" % number, owner=work.owner + 1 + number)
+        for number in range(AT_ONCE_MAX + 5)
+    ]
+    at.primary.works.remove(work)
+    for one in reversed(works):
+        at.primary.works.add(one)
     at.doubt.tick()
     assert [change.tx_id for change in at.suggested] == [
         one.tx_id for one in works[:AT_ONCE_MAX]

@@ -27,9 +27,10 @@ from support.primaries import (
 from tidelog.engine.commit import outcomes
 from tidelog.engine.data.digests import range_digest
 from tidelog.engine.data.namespaces import OUTCOMES
+from tidelog.engine.node.commit_locks import LOCKED_S_MAX
 from tidelog.engine.node.group_locks import HELD_S_MAX
-from tidelog.engine.node.participating import DECISION_TIMEOUT_S, LOCKED_S_MAX, Work
 from tidelog.engine.node.tx_messages import PreparedPart, ReadSpan, RefusedPart
+from tidelog.engine.node.works import DECISION_TIMEOUT_S, Work
 from tidelog.errors import ConflictError, TooFewCopiesError
 from tidelog.wal.records import (
     CommitRecord,
@@ -71,7 +72,7 @@ def answers(at: Primary) -> list[tuple[str, str, str | None]]:
 
 
 def work_of(at: Primary, tx_id: bytes = TX) -> Work:
-    [work] = at.here.works_of(tx_id)
+    [work] = at.works.of(tx_id)
     return work
 
 
@@ -82,7 +83,7 @@ def is_free(at: Primary) -> bool:
 
 def locked(partition: int = SHARED, **more: Any) -> Primary:
     at = Primary()
-    at.here.lock(CID, lock(partition, TX, **more))
+    at.commit_locks.lock(CID, lock(partition, TX, **more))
     assert answers(at) == [("cid", "locked", None)]
     return at
 
@@ -115,55 +116,55 @@ def ended(at: Primary, partition: int = SHARED, *, commits: bool = True) -> None
 
 def test_locks_are_granted_at_once_where_nothing_is_in_the_way() -> None:
     at = Primary()
-    at.here.lock(CID, lock(SHARED, TX, 7))
+    at.commit_locks.lock(CID, lock(SHARED, TX, 7))
     assert at.said() == [("cid", "locked", (7, SHARED, None))]
     assert at.locks.in_way_of(read=[key_in(SHARED)]) is not None
-    assert at.here.has(SHARED, TX)
-    assert not at.here.has(ALONE, TX)
-    at.here.unlock(CID, 7, [SHARED])
+    assert at.works.at(SHARED, TX) is not None
+    assert at.works.at(ALONE, TX) is None
+    at.commit_locks.unlock(CID, 7, [SHARED])
     assert is_free(at)
-    assert at.here.works_of(TX) == []
+    assert at.works.of(TX) == []
     assert at.records() == [], "locks are in no log"
 
 
 def test_only_who_asked_unlocks_and_only_what_it_asked_for() -> None:
     at = locked(ask=7)
-    at.here.unlock(BOB, 7, [SHARED])
-    at.here.unlock(CID, 8, [SHARED])
-    at.here.unlock(CID, 7, [ALONE, 3])
+    at.commit_locks.unlock(BOB, 7, [SHARED])
+    at.commit_locks.unlock(CID, 8, [SHARED])
+    at.commit_locks.unlock(CID, 7, [ALONE, 3])
     assert not is_free(at)
-    at.here.unlock(CID, 7, [ALONE, SHARED])
+    at.commit_locks.unlock(CID, 7, [ALONE, SHARED])
     assert is_free(at)
-    at.here.unlock(CID, 7, [SHARED])
+    at.commit_locks.unlock(CID, 7, [SHARED])
 
 
 def test_a_lock_that_somebody_holds_is_refused_at_once() -> None:
     at = locked()
-    at.here.lock(BOB, lock(SHARED, OTHER))
+    at.commit_locks.lock(BOB, lock(SHARED, OTHER))
     assert answers(at) == [("bob", "locked", "wait")]
-    assert at.here.works_of(OTHER) == []
-    at.here.lock(BOB, lock(SHARED, OTHER, number=1))
+    assert at.works.of(OTHER) == []
+    at.commit_locks.lock(BOB, lock(SHARED, OTHER, number=1))
     assert answers(at) == [("bob", "locked", None)]
 
 
 def test_locks_of_a_transaction_that_is_under_way_are_not_given_twice() -> None:
     at = locked()
-    at.here.lock(CID, lock(SHARED, TX, 2, attempt=2, number=1))
+    at.commit_locks.lock(CID, lock(SHARED, TX, 2, attempt=2, number=1))
     assert answers(at) == [("cid", "locked", "wait")]
     at = prepared()
-    at.here.lock(CID, lock(SHARED, TX, 2, attempt=2, number=1))
+    at.commit_locks.lock(CID, lock(SHARED, TX, 2, attempt=2, number=1))
     assert answers(at) == [("cid", "locked", "wait")]
 
 
 def test_locks_are_of_the_epoch_that_is_open_here() -> None:
     at = Primary()
     for epoch in (0, 2):
-        at.here.lock(CID, lock(SHARED, TX, epoch=epoch))
+        at.commit_locks.lock(CID, lock(SHARED, TX, epoch=epoch))
         assert answers(at) == [("cid", "locked", "remap")]
-    at.here.lock(CID, lock(3, TX))
+    at.commit_locks.lock(CID, lock(3, TX))
     assert answers(at) == [("cid", "locked", "remap")]
     at.seal(SHARED, 2)
-    at.here.lock(CID, lock(SHARED, TX, epoch=2))
+    at.commit_locks.lock(CID, lock(SHARED, TX, epoch=2))
     assert answers(at) == [("cid", "locked", "wait")]
     assert is_free(at)
 
@@ -171,10 +172,10 @@ def test_locks_are_of_the_epoch_that_is_open_here() -> None:
 def test_without_a_lease_or_a_log_nothing_is_locked() -> None:
     at = Primary()
     at.leases.held = False
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert answers(at) == [("cid", "locked", "wait")]
     at = failed()
-    at.here.lock(CID, lock(ALONE, OTHER))
+    at.commit_locks.lock(CID, lock(ALONE, OTHER))
     assert answers(at) == [("cid", "locked", "wait")]
     assert is_free(at)
 
@@ -182,7 +183,7 @@ def test_without_a_lease_or_a_log_nothing_is_locked() -> None:
 def test_a_set_that_is_too_small_locks_and_prepares_nothing() -> None:
     at = Primary()
     object.__setattr__(at.leases.topology, "min_in_sync", 2)
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert answers(at) == [("cid", "locked", TooFewCopiesError.code)]
     at.here.prepare(CID, prepare(SHARED, OTHER))
     assert answers(at) == [("cid", "refused", TooFewCopiesError.code)]
@@ -193,7 +194,7 @@ def test_a_lock_waits_for_what_is_on_its_way_and_older() -> None:
     at = Primary()
     at.here.prepare(BOB, prepare(SHARED, OTHER, others=(), number=0))
     at.locks.release(1)  # what one partition alone writes has no locks, as commits of clients
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert at.said() == []
     assert work_of(at).phase == "locking"
     at.carry()
@@ -208,7 +209,7 @@ def test_a_lock_waits_for_what_is_on_its_way_and_older() -> None:
 def test_a_lock_does_not_wait_for_what_writes_other_keys() -> None:
     at = Primary()
     at.here.prepare(BOB, prepare(SHARED, OTHER, number=1))
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert answers(at) == [("cid", "locked", None)]
 
 
@@ -216,10 +217,10 @@ def test_a_lock_that_waits_can_be_given_back_and_is_in_the_way_of_others() -> No
     at = Primary()
     at.here.prepare(BOB, prepare(SHARED, OTHER, others=()))
     at.locks.release(1)
-    at.here.lock(CID, lock(SHARED, TX))
-    at.here.lock(BOB, lock(SHARED, THIRD))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(BOB, lock(SHARED, THIRD))
     assert answers(at) == [("bob", "locked", "wait")]
-    at.here.unlock(CID, 1, [SHARED])
+    at.commit_locks.unlock(CID, 1, [SHARED])
     at.all_have(SHARED)
     assert ("cid", "locked", None) not in answers(at)
 
@@ -227,10 +228,10 @@ def test_a_lock_that_waits_can_be_given_back_and_is_in_the_way_of_others() -> No
 def test_locks_go_after_a_while_if_no_prepare_comes() -> None:
     at = locked()
     at.now += LOCKED_S_MAX
-    at.here.tick()
+    at.tick()
     assert not is_free(at)
     at.now += 0.01
-    at.here.tick()
+    at.tick()
     assert is_free(at)
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")], "others may have been there (T5)"
@@ -239,7 +240,7 @@ def test_locks_go_after_a_while_if_no_prepare_comes() -> None:
 def test_locks_that_were_prepared_do_not_go_with_time() -> None:
     for at in (preparing(), prepared()):
         at.now += 1000.0
-        at.here.tick()
+        at.tick()
         assert not is_free(at)
 
 
@@ -276,7 +277,7 @@ def known_outcome(kind: outcomes.Kind, attempt: int = 1) -> tuple[Primary, int]:
 
 def test_a_lock_and_a_prepare_under_an_id_that_has_committed_say_when() -> None:
     at, home = known_outcome(outcomes.Kind.COMMITTED)
-    at.here.lock(CID, lock(home, TX, given=GIVEN))
+    at.commit_locks.lock(CID, lock(home, TX, given=GIVEN))
     at.here.prepare(CID, prepare(home, FRESH, given=GIVEN))
     at.carry()
     (_, _, answer), (_, _, part) = at.said()
@@ -288,10 +289,10 @@ def test_a_lock_and_a_prepare_under_an_id_that_has_committed_say_when() -> None:
 
 def test_an_attempt_that_was_refused_gets_no_locks_and_the_next_one_does() -> None:
     at, home = known_outcome(outcomes.Kind.REFUSED, 2)
-    at.here.lock(CID, lock(home, TX, given=GIVEN, attempt=2))
+    at.commit_locks.lock(CID, lock(home, TX, given=GIVEN, attempt=2))
     [(_, _, failure)] = answers(at)
     assert failure not in (None, "wait", "again", "remap", "earlier")
-    at.here.lock(CID, lock(home, TX, given=GIVEN, attempt=3))
+    at.commit_locks.lock(CID, lock(home, TX, given=GIVEN, attempt=3))
     assert answers(at) == [("cid", "locked", None)]
 
 
@@ -308,34 +309,34 @@ def written(at: Primary, partition: int, number: int = 0, tx_id: bytes = THIRD) 
 def test_what_was_read_is_confirmed_if_it_is_so_still() -> None:
     at = Primary()
     written(at, SHARED)
-    at.here.confirm(CID, confirm(SHARED, [(0, 1, 1), (1, 0, 0)], ask=9))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 1, 1), (1, 0, 0)], ask=9))
     assert at.said() == [("cid", "confirmed", (9, SHARED, None))]
     for read in ((0, 1, 2), (0, 2, 1), (0, 0, 0), (1, 1, 1)):
-        at.here.confirm(CID, confirm(SHARED, [read]))
+        at.commit_locks.confirm(CID, confirm(SHARED, [read]))
         assert answers(at) == [("cid", "confirmed", LOST)]
 
 
 def test_what_somebody_has_locked_is_not_confirmed() -> None:
     at = locked()
-    at.here.confirm(BOB, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(BOB, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("bob", "confirmed", "wait")]
-    at.here.confirm(BOB, confirm(SHARED, [(1, 0, 0)]))
+    at.commit_locks.confirm(BOB, confirm(SHARED, [(1, 0, 0)]))
     assert answers(at) == [("bob", "confirmed", None)]
-    at.here.unlock(CID, 1, [SHARED])
-    at.here.confirm(BOB, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.unlock(CID, 1, [SHARED])
+    at.commit_locks.confirm(BOB, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("bob", "confirmed", None)]
 
 
 @pytest.mark.parametrize("phase", [preparing, prepared])
 def test_what_somebody_prepares_is_not_confirmed(phase: Callable[[], Primary]) -> None:
     at = phase()
-    at.here.confirm(BOB, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(BOB, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("bob", "confirmed", "wait")]
 
 
 def test_what_is_read_by_somebody_who_prepares_may_be_confirmed() -> None:
     at = prepared(shared=(1,))
-    at.here.confirm(BOB, confirm(SHARED, [(1, 0, 0)]))
+    at.commit_locks.confirm(BOB, confirm(SHARED, [(1, 0, 0)]))
     assert answers(at) == [("bob", "confirmed", None)]
 
 
@@ -343,10 +344,10 @@ def test_what_is_on_its_way_is_not_confirmed() -> None:
     at = Primary()
     at.here.prepare(BOB, prepare(SHARED, OTHER, others=()))
     at.locks.release(1)
-    at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("cid", "confirmed", LOST)]
     at.carry()
-    at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("cid", "confirmed", LOST)]
 
 
@@ -366,26 +367,26 @@ def test_a_range_is_confirmed_if_it_has_the_same_keys_still_and_nobody_writes_in
     at = Primary()
     written(at, SHARED)
     one = span(at, SHARED, 0)
-    at.here.confirm(CID, confirm(SHARED, ranges=[one]))
+    at.commit_locks.confirm(CID, confirm(SHARED, ranges=[one]))
     assert answers(at) == [("cid", "confirmed", None)]
     for wrong in (one._replace(count=0), one._replace(count=2), one._replace(digest=b"d" * 16)):
-        at.here.confirm(CID, confirm(SHARED, ranges=[wrong]))
+        at.commit_locks.confirm(CID, confirm(SHARED, ranges=[wrong]))
         assert answers(at) == [("cid", "confirmed", LOST)]
-    at.here.lock(BOB, lock(SHARED, OTHER, number=1))
+    at.commit_locks.lock(BOB, lock(SHARED, OTHER, number=1))
     at.said()
-    at.here.confirm(CID, confirm(SHARED, ranges=[one]))
+    at.commit_locks.confirm(CID, confirm(SHARED, ranges=[one]))
     assert answers(at) == [("cid", "confirmed", "wait")], "absent keys included (T3)"
     narrow = ReadSpan(MAP, b"", b"", 0, range_digest([], [], []))
-    at.here.confirm(CID, confirm(SHARED, ranges=[narrow]))
+    at.commit_locks.confirm(CID, confirm(SHARED, ranges=[narrow]))
     assert answers(at) == [("cid", "confirmed", None)]
 
 
 def test_only_who_serves_a_partition_confirms_what_was_read_there() -> None:
     at = Primary()
     at.leases.held = False
-    at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
     at.leases.held = True
-    at.here.confirm(CID, confirm(3, [(0, 0, 0)]))
+    at.commit_locks.confirm(CID, confirm(3, [(0, 0, 0)]))
     assert answers(at) == [("cid", "confirmed", "wait"), ("cid", "confirmed", "remap")]
 
 
@@ -399,7 +400,7 @@ def test_a_lease_that_ends_while_it_is_looked_confirms_nothing() -> None:
 
     leases: Any = at.leases
     leases.may_serve = may_serve
-    at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
     assert answers(at) == [("cid", "confirmed", "wait")], "it is asked for behind the work (L5)"
 
 
@@ -424,7 +425,7 @@ def test_a_part_is_prepared_once_every_copy_has_it() -> None:
     at.stored(2, CID)
     assert at.said() == [("cid", "prepared", PreparedPart(TX, 1, run_of(2), 1000))]
     assert at.value(key_in(2)) is None, "it has no effect yet"
-    assert [one.phase for one in at.here.prepared()] == ["prepared"]
+    assert [one.phase for one in at.works.prepared()] == ["prepared"]
 
 
 def test_a_sole_copy_prepares_once_it_is_durable_here() -> None:
@@ -451,12 +452,12 @@ def test_what_is_prepared_holds_its_keys_and_what_it_read() -> None:
 def test_locks_become_those_of_the_prepare_without_a_break() -> None:
     at = locked()
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
-    at.here.lock(BOB, lock(SHARED, OTHER))
+    at.commit_locks.lock(BOB, lock(SHARED, OTHER))
     at.all_have(SHARED)
     assert answers(at) == [("bob", "locked", "wait"), ("cid", "prepared", None)]
     at.now += LOCKED_S_MAX + 1
-    at.here.tick()
-    at.here.unlock(CID, 1, [SHARED])
+    at.tick()
+    at.commit_locks.unlock(CID, 1, [SHARED])
     assert not is_free(at), "no word about locks lets go of what is prepared"
     assert work_of(at).phase == "prepared"
 
@@ -465,7 +466,7 @@ def test_a_prepare_that_names_locks_needs_them() -> None:
     at = Primary()
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")]
-    assert (is_free(at), at.here.works_of(TX)) == (True, [])
+    assert (is_free(at), at.works.of(TX)) == (True, [])
     at.carry()
     assert at.records() == []
 
@@ -474,7 +475,7 @@ def test_a_prepare_that_names_locks_needs_them_granted() -> None:
     at = Primary()
     at.here.prepare(BOB, prepare(SHARED, OTHER, others=()))
     at.locks.release(1)
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
     assert answers(at) == [("cid", "refused", "again")]
     assert is_free(at)
@@ -545,14 +546,14 @@ def test_what_comes_before_it_in_its_group_counts() -> None:
 
 def test_one_partition_alone_commits_once_every_copy_has_its_prepare() -> None:
     at = Primary()
-    at.here.lock(ME, lock(SHARED, TX))
+    at.commit_locks.lock(ME, lock(SHARED, TX))
     at.here.prepare(ME, prepare(SHARED, TX, locked=True, others=()))
     at.carry()
     assert (answers(at), at.value(key_in(SHARED))) == ([("me", "locked", None)], None)
     at.stored(SHARED, BOB)
     assert answers(at) == [("me", "prepared", None)]
     assert (at.value(key_in(SHARED)), is_free(at)) == (b"v", True)
-    assert at.here.works_of(TX) == []
+    assert at.works.of(TX) == []
     at.here.prepare(ME, prepare(ALONE, OTHER, others=()))
     at.carry()
     assert answers(at) == [("me", "prepared", None)]
@@ -590,7 +591,7 @@ def test_what_was_asked_about_before_it_came_is_refused_when_it_comes() -> None:
     at = locked()
     at.here.question(CID, question(SHARED, OTHER, near=BOB))
     assert answers(at) == [("cid", "refused", "again")]
-    at.here.unlock(CID, 1, [SHARED])
+    at.commit_locks.unlock(CID, 1, [SHARED])
     at.here.prepare(BOB, prepare(SHARED, OTHER))
     assert answers(at) == [("bob", "refused", "again")]
     at.carry()
@@ -699,7 +700,7 @@ def test_a_question_is_answered_with_prepared_before_and_behind_the_commit() -> 
     at.here.question(BOB, question(SHARED, TX))
     assert answers(at) == [("bob", "prepared", None)]
     at.carry()
-    assert at.here.works_of(TX) == []
+    assert at.works.of(TX) == []
     at.here.question(BOB, question(SHARED, TX))
     assert at.said() == [("bob", "prepared", PreparedPart(TX, 1, run_of(SHARED), 2000))]
     at.here.question(BOB, question(SHARED, TX, attempt=2))
@@ -739,15 +740,15 @@ def test_a_sole_copy_says_nothing_without_its_lease(others: tuple[int, ...]) -> 
     at.here.prepare(CID, prepare(ALONE, TX, others=others))
     at.leases.held = False
     at.carry()
-    at.here.tick()
+    at.tick()
     assert at.said() == []
     if others:
         at.here.prepare(CID, prepare(ALONE, TX))
         assert at.said() == []
     at.leases.held = True
-    at.here.tick()
+    at.tick()
     assert answers(at) == [("cid", "prepared", None)]
-    at.here.tick()
+    at.tick()
     assert at.said() == []
 
 
@@ -767,7 +768,7 @@ def test_what_a_sole_copy_has_not_said_is_not_said_behind_its_epoch() -> None:
     one = Settled(TX, 1, run_of(ALONE), SettledOutcome.ROLLED_BACK, 0, None)
     at.open_again(ALONE, 2, one)
     at.leases.held = True
-    at.here.tick()
+    at.tick()
     assert at.said() == []
     at.here.question(BOB, question(ALONE, TX))
     assert answers(at) == [("bob", "refused", "again")]
@@ -790,7 +791,7 @@ def test_a_decision_to_commit_takes_effect_and_lets_go() -> None:
         )
     ]  # fmt: skip
     assert (at.value(key_in(SHARED)), is_free(at)) == (b"v", True)
-    assert (at.here.works_of(TX), at.pending(SHARED)) == ([], [])
+    assert (at.works.of(TX), at.pending(SHARED)) == ([], [])
 
 
 def test_a_decision_to_roll_back_has_no_effect_and_lets_go() -> None:
@@ -871,7 +872,7 @@ def test_an_end_that_did_not_get_into_the_log_is_tried_again() -> None:
     at.writer.fails = OSError(28, "no space")
     ended(at)
     assert (at.records(), work_of(at).phase, is_free(at)) == ([], "prepared", False)
-    at.here.tick()
+    at.tick()
     at.carry()
     assert [type(record) for record in at.records()] == [CommitRecord]
     assert is_free(at)
@@ -881,9 +882,9 @@ def test_a_tick_ends_nothing_twice() -> None:
     at = prepared()
     at.records()
     at.here.decision(committed(TX, run_of(SHARED), ELSEWHERE), [SHARED])
-    at.here.tick()
+    at.tick()
     at.carry()
-    at.here.tick()
+    at.tick()
     at.carry()
     assert len(at.records()) == 1
 
@@ -917,7 +918,7 @@ def ending(**more: Any) -> Primary:
 
 
 def ask_for_lock(at: Primary, ask: int = 5, tx_id: bytes = OTHER) -> None:
-    at.here.lock(BOB, lock(SHARED, tx_id, ask))
+    at.commit_locks.lock(BOB, lock(SHARED, tx_id, ask))
 
 
 def ask_to_prepare(at: Primary, ask: int = 5, tx_id: bytes = OTHER) -> None:
@@ -936,7 +937,7 @@ def test_who_meets_only_what_is_about_to_end_waits_for_that(
 ) -> None:
     at = ending()
     ask(at)
-    assert (at.said(), at.here.works_of(OTHER)) == ([], [])
+    assert (at.said(), at.works.of(OTHER)) == ([], [])
     at.carry()
     at.stored(SHARED, BOB)
     assert answers(at) == [("bob", kind, None)]
@@ -954,11 +955,11 @@ def test_who_waits_goes_on_behind_a_rollback_too() -> None:
 
 def test_who_meets_anybody_else_too_does_not_wait() -> None:
     at = ending(number=1)
-    at.here.lock(CID, lock(SHARED, THIRD, 2))
+    at.commit_locks.lock(CID, lock(SHARED, THIRD, 2))
     at.said()
     at.here.prepare(BOB, prepare(SHARED, OTHER, 5, shared=(1,)))
     assert answers(at) == [("bob", "refused", "wait")]
-    at.here.lock(BOB, lock(SHARED, OTHER, 6))
+    at.commit_locks.lock(BOB, lock(SHARED, OTHER, 6))
     assert answers(at) == [("bob", "locked", "wait")]
 
 
@@ -1024,12 +1025,12 @@ def test_who_waits_while_its_epoch_ends_is_refused(
 
 def test_a_lock_that_waits_can_be_given_up() -> None:
     at = ending()
-    at.here.lock(BOB, lock(SHARED, OTHER, 5))
-    at.here.lock(CID, lock(SHARED, THIRD, 6))
-    at.here.unlock(CID, 5, [SHARED])
-    at.here.unlock(BOB, 5, [ALONE])
-    at.here.unlock(BOB, 6, [SHARED])
-    at.here.unlock(BOB, 5, [SHARED])
+    at.commit_locks.lock(BOB, lock(SHARED, OTHER, 5))
+    at.commit_locks.lock(CID, lock(SHARED, THIRD, 6))
+    at.commit_locks.unlock(CID, 5, [SHARED])
+    at.commit_locks.unlock(BOB, 5, [ALONE])
+    at.commit_locks.unlock(BOB, 6, [SHARED])
+    at.commit_locks.unlock(BOB, 5, [SHARED])
     at.carry()
     assert answers(at) == [("cid", "locked", None)], "it would hold its keys for seconds"
 
@@ -1159,13 +1160,13 @@ def test_a_sync_that_fails_behind_an_end_lets_nobody_count_on_it() -> None:
 @pytest.mark.parametrize("phase", [locked, preparing, prepared])
 def test_an_epoch_that_ends_takes_everything_with_it(phase: Callable[[], Primary]) -> None:
     at = phase()
-    at.here.lock(BOB, lock(ALONE, OTHER))
+    at.commit_locks.lock(BOB, lock(ALONE, OTHER))
     at.said()
     at.seal(SHARED, 2)
-    assert at.here.works_of(TX) == []
-    assert len(at.here.works_of(OTHER)) == 1, "that is another partition"
+    assert at.works.of(TX) == []
+    assert len(at.works.of(OTHER)) == 1, "that is another partition"
     assert at.said() == [], "nobody knows (T7)"
-    at.here.unlock(BOB, 1, [ALONE])
+    at.commit_locks.unlock(BOB, 1, [ALONE])
     assert is_free(at)
 
 
@@ -1207,7 +1208,7 @@ def test_what_is_pending_in_one_partition_alone_has_no_locks() -> None:
     )  # fmt: skip
     at.state.copies.prepared(SHARED).add(alone)
     at.here.opened(SHARED)
-    assert (is_free(at), at.here.works_of(TX)) == (True, [])
+    assert (is_free(at), at.works.of(TX)) == (True, [])
 
 
 def test_several_that_are_pending_share_what_they_read() -> None:
@@ -1221,7 +1222,7 @@ def test_several_that_are_pending_share_what_they_read() -> None:
         for tx_id, first in ((TX, 1), (OTHER, 2))
     ]
     at.open_again(SHARED, 2, *settled)
-    assert [one.tx_id for one in at.here.prepared()] == [TX, OTHER]
+    assert [one.tx_id for one in at.works.prepared()] == [TX, OTHER]
 
 
 def test_an_end_that_was_on_its_way_when_its_epoch_ended_takes_effect_once() -> None:
@@ -1231,7 +1232,7 @@ def test_an_end_that_was_on_its_way_when_its_epoch_ended_takes_effect_once() -> 
     at.carry()
     assert at.value(key_in(SHARED)) == b"v"
     at.open_again(SHARED, 2)
-    assert (at.here.works_of(TX), is_free(at)) == ([], True)
+    assert (at.works.of(TX), is_free(at)) == ([], True)
 
 
 def test_a_partition_that_is_not_open_ends_nothing() -> None:
@@ -1265,7 +1266,7 @@ def test_what_a_failed_log_may_have_is_neither_prepared_nor_refused(partition: i
     assert at.said() == [], "a copy may have it, and a takeover keep it (T8)"
     if partition == SHARED:
         at.stored(SHARED, BOB)
-    at.here.tick()
+    at.tick()
     assert at.said() == []
 
 
@@ -1299,7 +1300,7 @@ def test_a_log_that_failed_takes_no_prepare_and_no_end() -> None:
     at.here.prepare(CID, prepare(ALONE, THIRD))
     assert [kind for _, kind, _ in answers(at)] == ["refused"]
     ended(at)
-    at.here.tick()
+    at.tick()
     assert (at.records(), work_of(at).phase) == ([], "prepared")
 
 
@@ -1338,7 +1339,7 @@ def test_a_copy_may_read_where_nothing_is_locked() -> None:
 def test_locks_that_are_older_than_their_prepare_stop_copies_until_they_have_that() -> None:
     at = Primary()
     assert at.here.copy_may_read(SHARED, 1)
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert not at.here.copy_may_read(SHARED, 99)
     assert at.here.copy_may_read(2, 1), "that is another partition"
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
@@ -1357,7 +1358,7 @@ def test_a_lock_that_waits_stops_copies_too() -> None:
     at = Primary()
     at.here.prepare(BOB, prepare(SHARED, OTHER, others=()))
     at.locks.release(1)
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert work_of(at).phase == "locking"
     assert not at.here.copy_may_read(SHARED, 99)
 
@@ -1369,5 +1370,5 @@ def test_locks_that_come_with_their_prepare_are_known_to_copies_by_that() -> Non
 
 def test_locks_that_were_let_go_stop_no_copy() -> None:
     at = locked()
-    at.here.unlock(CID, 1, [SHARED])
+    at.commit_locks.unlock(CID, 1, [SHARED])
     assert at.here.copy_may_read(SHARED, 1)

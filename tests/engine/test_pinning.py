@@ -349,7 +349,7 @@ def test_while_held_no_decision_gets_into_the_log() -> None:
     at.pin()
     at.records()
     at.here.decision(committed(TX, Run(0, 1, 1, 1), Run(3, 1, 1, 1)), [SHARED])
-    at.here.tick()
+    at.tick()
     at.carry_held()
     assert (at.records(), at.value(key_in(SHARED))) == ([], None)
     at.resume()
@@ -368,7 +368,7 @@ def test_while_held_nothing_is_said_to_be_prepared() -> None:
     for partition, tx_id in ((SHARED, TX), (ALONE, OTHER)):
         at.here.question(BOB, question(partition, tx_id))
         at.here.prepare(CID, prepare(partition, tx_id))
-    at.here.tick()
+    at.tick()
     assert at.said() == []
 
     async def work() -> None:
@@ -387,8 +387,8 @@ def test_while_held_nothing_is_said_to_be_prepared() -> None:
 def test_while_held_no_lock_is_granted() -> None:
     at = Pinned()
     at.pin()
-    at.here.lock(CID, lock(SHARED, TX))
-    at.here.tick()
+    at.commit_locks.lock(CID, lock(SHARED, TX))
+    at.tick()
     at.decide_log()
     assert at.said() == []
     at.resume(THREE)
@@ -403,7 +403,7 @@ def test_while_held_no_lock_is_granted() -> None:
 
 def test_locks_without_a_prepare_are_lost_at_a_pin() -> None:
     at = Pinned()
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     assert at.kinds() == [("cid", "locked")]
     at.pin()
     assert at.locks.idle
@@ -415,14 +415,14 @@ def test_a_lock_that_waits_is_lost_at_a_pin_too() -> None:
     at = Pinned()
     at.here.prepare(BOB, prepare(SHARED, OTHER, others=()))
     at.locks.release(1)
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     at.pin()
-    assert at.here.works_of(TX) == []
+    assert at.works.of(TX) == []
 
 
 def test_a_prepare_that_was_not_in_the_log_at_the_pin_is_refused_behind_the_hold() -> None:
     at = Pinned()
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     at.said()
     at.pinning.pin(CID, ONE, 1, DECIDED)
     at.here.prepare(CID, prepare(SHARED, TX, locked=True))
@@ -438,7 +438,7 @@ def test_a_prepare_that_was_not_in_the_log_at_the_pin_is_refused_behind_the_hold
 def test_a_prepare_that_was_in_the_log_at_the_pin_keeps_its_locks() -> None:
     for stored in (False, True):
         at = Pinned()
-        at.here.lock(CID, lock(SHARED, TX))
+        at.commit_locks.lock(CID, lock(SHARED, TX))
         at.here.prepare(CID, prepare(SHARED, TX, locked=True))
         at.carry()
         if stored:
@@ -448,21 +448,21 @@ def test_a_prepare_that_was_in_the_log_at_the_pin_keeps_its_locks() -> None:
         assert not at.locks.idle
         at.stored(SHARED, BOB)
         at.resume()
-        [work] = at.here.works_of(TX)
+        [work] = at.works.of(TX)
         assert (work.phase, work.is_lost) == ("prepared", False)
 
 
 def test_who_waited_for_locks_that_are_lost_is_granted_none_at_that_instant() -> None:
     # It would confirm before the pins of others, and be prepared behind this one.
     at = Pinned()
-    at.here.lock(CID, lock(SHARED, TX))
+    at.commit_locks.lock(CID, lock(SHARED, TX))
     at.said()
     owner = at.locks.in_way_of(read=[key_in(SHARED)])
     assert owner is not None
-    at.locks.wait(owner, lambda: at.here.lock(BOB, lock(SHARED, OTHER)), lambda: None)
+    at.locks.wait(owner, lambda: at.commit_locks.lock(BOB, lock(SHARED, OTHER)), lambda: None)
     at.pin()
     assert at.said() == []
-    [work] = at.here.works_of(OTHER)
+    [work] = at.works.of(OTHER)
     assert work.phase == "locking"
 
     async def go_on() -> None:
@@ -475,7 +475,7 @@ def test_who_waited_for_locks_that_are_lost_is_granted_none_at_that_instant() ->
 def test_while_held_what_was_read_is_confirmed_still() -> None:
     at = Pinned()
     at.pin()
-    at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 0, 0)]))
     assert at.said() == [("cid", "confirmed", (1, SHARED, None))]
 
 

@@ -113,7 +113,7 @@ def test_one_lock_too_many_is_refused_and_the_others_can_be_committed() -> None:
     acquire(at, OLD, SHARED)
     acquire(at, OLD, SHARED, number=1)
     assert told(at) == [("bob", OLD, None), ("bob", OLD, TransactionTooLargeError.code)]
-    at.here.lock(CID, opened(OLD))
+    at.commit_locks.lock(CID, opened(OLD))
     assert [(kind, says[2]) for _, kind, says in at.said()] == [("locked", None)]
 
 
@@ -247,21 +247,21 @@ def test_plain_locks_become_commit_locks_and_then_stop_readers() -> None:
     at = holding()
     acquire(at, OLD, SHARED, number=1, exclusive=False)
     at.said()
-    at.here.lock(CID, opened(OLD))
+    at.commit_locks.lock(CID, opened(OLD))
     assert [(to, kind, says[2]) for to, kind, says in at.said()] == [("cid", "locked", None)]
     assert at.locks.in_way_of(read=[key_in(SHARED)]) is not None
     at.plain.give_back([OLD], BOB)
     assert at.locks.in_way_of([key_in(SHARED, 1)]) is not None, "they are of the commit by now"
-    at.here.unlock(CID, 1, [SHARED])
+    at.commit_locks.unlock(CID, 1, [SHARED])
     assert at.locks.idle
 
 
 def test_locks_that_are_gone_are_refused_so_that_the_transaction_runs_again() -> None:
     at = Primary()
-    at.here.lock(CID, opened(OLD))
+    at.commit_locks.lock(CID, opened(OLD))
     [(_, _, (_, _, failure))] = at.said()
     assert failure.code == LOST
-    at.here.confirm(CID, confirm(SHARED)._replace(opened=OLD))
+    at.commit_locks.confirm(CID, confirm(SHARED)._replace(opened=OLD))
     [(_, _, (_, _, failure))] = at.said()
     assert failure.code == LOST
     at.here.prepare(CID, prepare(SHARED, TX)._replace(opened=OLD))
@@ -274,7 +274,7 @@ def test_a_commit_while_it_waits_for_a_lock_finds_none() -> None:
     acquire(at, YOUNG, SHARED, number=1)
     acquire(at, YOUNG, SHARED)
     at.said()
-    at.here.lock(CID, opened(YOUNG, number=1))
+    at.commit_locks.lock(CID, opened(YOUNG, number=1))
     [(_, _, (_, _, failure))] = at.said()
     assert failure.code == LOST
 
@@ -283,7 +283,7 @@ def test_a_key_that_somebody_else_has_is_refused_and_all_is_let_go() -> None:
     at = holding()
     acquire(at, YOUNG, SHARED, number=1)
     at.said()
-    at.here.lock(CID, opened(YOUNG))
+    at.commit_locks.lock(CID, opened(YOUNG))
     [(_, _, (_, _, failure))] = at.said()
     assert failure.code == "wait"
     assert at.locks.in_way_of([key_in(SHARED, 1)]) is None
@@ -291,7 +291,7 @@ def test_a_key_that_somebody_else_has_is_refused_and_all_is_let_go() -> None:
 
 def test_a_confirm_and_a_prepare_take_what_is_held() -> None:
     at = holding()
-    at.here.confirm(CID, confirm(SHARED, [(0, 0, 0)])._replace(opened=OLD))
+    at.commit_locks.confirm(CID, confirm(SHARED, [(0, 0, 0)])._replace(opened=OLD))
     assert [(kind, says[2]) for _, kind, says in at.said()] == [("confirmed", None)]
     at.here.prepare(CID, prepare(SHARED, TX)._replace(opened=OLD))
     at.all_have(SHARED)
@@ -305,13 +305,13 @@ def test_a_confirm_and_a_prepare_take_what_is_held() -> None:
 def test_a_pin_leaves_plain_locks_and_takes_commit_locks() -> None:
     at = holding()
     acquire(at, YOUNG, SHARED, number=1)
-    at.here.lock(CID, opened(OLD))
+    at.commit_locks.lock(CID, opened(OLD))
     at.log.held = True
     at.here.lose_locks()
     assert at.locks.in_way_of([key_in(SHARED)]) is None
     assert at.locks.in_way_of([key_in(SHARED, 1)]) is not None
     at.said()
-    at.here.lock(CID, lock(SHARED, OTHER, number=1)._replace(opened=YOUNG))
+    at.commit_locks.lock(CID, lock(SHARED, OTHER, number=1)._replace(opened=YOUNG))
     assert at.said() == [], "none is granted during a hold"
 
 
@@ -475,7 +475,7 @@ def test_a_probe_passes_those_who_wait_here_and_comes_back_to_its_own() -> None:
 
 def test_nobody_is_probed_who_commits() -> None:
     at = holding(OLD, keeper=ME)
-    at.here.lock(CID, opened(OLD))
+    at.commit_locks.lock(CID, opened(OLD))
     acquire(at, YOUNG, SHARED, wait=60)
     at.now += PROBE_AFTER_S
     at.plain.tick()

@@ -209,7 +209,7 @@ def test_what_is_decided_stays_so_though_the_log_did_not_take_it() -> None:
             at.settling.refused(no(3))
         else:
             at.settling.prepared(part(3))
-        at.here.tick()
+        at.tick()
         assert [type(record) for record in ends(at)] == [
             CommitRecord if commits else RollbackRecord
         ]
@@ -227,7 +227,7 @@ def test_words_that_come_before_all_copies_have_the_own_part_decide_nothing() ->
         at.records()
         at.stored(HOME, BOB)
         assert ends(at) == []
-        [work] = at.here.works_of(TX)
+        [work] = at.works.of(TX)
         assert (work.phase, work.decided) == ("prepared", None), "it asks again"
 
 
@@ -720,7 +720,7 @@ def test_what_is_pending_is_there_again_when_a_partition_is_opened_anew() -> Non
     at.all_have(HOME)
     at.all.sealed(HOME)
     at.all.opened(HOME)
-    assert at.all.participating.has(HOME, TX)
+    assert at.all.works.at(HOME, TX) is not None
     at.all.arrived(CID, decision_message(committed(TX, run_of(HOME), run_of(3)), [HOME]))
     at.all_have(HOME)
     assert at.value(key_in(HOME)) == b"v"

@@ -33,6 +33,7 @@ from tidelog.checkpoints.replay import State
 from tidelog.engine.data.overlay import Overlay
 from tidelog.engine.data.point_reads import read_stored
 from tidelog.engine.data.stored import VALUE, version_of
+from tidelog.engine.node.commit_locks import CommitLocks
 from tidelog.engine.node.group_locks import GroupLocks
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.participating import Participating
@@ -48,6 +49,7 @@ from tidelog.engine.node.tx_messages import (
     ReadKey,
     ReadSpan,
 )
+from tidelog.engine.node.works import Works
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import Streams
 from tidelog.engine.store.live_snapshots import LiveSnapshots
@@ -179,10 +181,18 @@ class Primary:
         self.locks, self.post = GroupLocks(lambda: self.now), Told()
         post: Any = self.post
         self.plain = PlainLocks(self.log, self.partitions, self.locks, post, lambda: self.now)
+        self.works = Works()
+        self.commit_locks = CommitLocks(
+            self.works, self.log, self.partitions, self.streams, self.locks, self.plain, post,
+            lambda: self.now,
+        )  # fmt: skip
         self.here = Participating(
-            self.log, self.partitions, self.streams, self.locks, self.plain, post, lambda: self.now
+            self.works, self.commit_locks, self.log, self.partitions, self.streams, self.locks,
+            post, lambda: self.now,
+        )  # fmt: skip
+        self.settling = Settling(
+            self.works, self.log, self.partitions, self.here, post, lambda: self.now
         )
-        self.settling = Settling(self.log, self.partitions, self.here, post, lambda: self.now)
         self.log.advanced = self._advanced
         self.decide()
         for partition in self.copies:
@@ -190,8 +200,13 @@ class Primary:
             self.opened(partition, 1)
 
     def _advanced(self) -> None:
-        self.here.advanced()
+        self.commit_locks.advanced()
         self.plain.advanced()
+
+    def tick(self) -> None:
+        """Let what waits for time go on."""
+        self.commit_locks.tick()
+        self.here.tick()
 
     # -------------------------------------------------------------- around it
 
@@ -257,6 +272,7 @@ class Primary:
         found = topology(epochs, here | dict(authors or {}), away=away, boots=boots)
         self.leases.topology = found
         self.settling.decided(found)
+        self.commit_locks.decided(found)
         self.here.decided(found)
         self.plain.decided(found)
         return found

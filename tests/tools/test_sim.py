@@ -153,9 +153,9 @@ def test_the_search_for_less_that_fails_ends(monkeypatch: pytest.MonkeyPatch) ->
 
 def confirms_nothing(patch: pytest.MonkeyPatch) -> None:
     """Take whatever a transaction has read in partitions that it does not write."""
-    from tidelog.engine.node.participating import Participating
+    from tidelog.engine.node.commit_locks import CommitLocks
 
-    patch.setattr(Participating, "_confirm", lambda *_about: None)
+    patch.setattr(CommitLocks, "_confirm", lambda *_about: None)
 
 
 @pytest.mark.slow
