@@ -18,7 +18,7 @@ Left out: who holds what (``plain_locks``), commits (``committing``, ``near``).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -30,6 +30,7 @@ from ...affinity.errors import (
     RolledBackError,
     TidelogError,
     TransactionTooLargeError,
+    UsageError,
 )
 from ...affinity.topology import Incarnation, Topology
 from ...checkpoints.replay import State
@@ -59,6 +60,8 @@ copies that say nothing are out of their set by then."""
 WAIT_S_MAX = 3600.0
 KEYS_MAX = 10_000
 """Keys that are locked at once: a member does nothing else meanwhile."""
+OPEN_MAX = 10_000
+"""Transactions that are open at once over one connection."""
 _KEPT = (RoutedError, LockTimeoutError, TransactionTooLargeError, DeadlineError)
 """Why a lock is not there, and the others are still: those of a transaction that was begun."""
 
@@ -121,6 +124,7 @@ class OpenTransactions:
         self._topology = Topology()
         self._numbers = count(1)
         self._open: dict[bytes, _Open] = {}
+        self._by_connection: Counter[Connection] = Counter()
 
     def __repr__(self) -> str:
         return f"<OpenTransactions {len(self._open)}>"
@@ -177,7 +181,14 @@ class OpenTransactions:
         if tx is None:
             if not first:
                 raise locks_lost(f"the member {self._me.member} does not keep it any more")
+            if self._by_connection[request.connection] >= OPEN_MAX:
+                raise UsageError(
+                    f"{OPEN_MAX:,} pessimistic transactions are open over one connection",
+                    hint="Let fewer tasks be inside such transactions at once, or give some of "
+                    "them a database handle of their own.",
+                )
             tx = self._open[name] = _Open(name, request.connection, now + left, now)
+            self._by_connection[tx.connection] += 1
         elif tx.request is not None:  # whoever asked for that does not wait any more
             tx.request.fail(RoutedError("wait", "the transaction has asked for another lock"))
         return tx
@@ -271,6 +282,9 @@ class OpenTransactions:
     def _end(self, tx: _Open, error: TidelogError) -> None:
         """Give all back; who waits for a lock hears why."""
         del self._open[tx.name]
+        self._by_connection[tx.connection] -= 1
+        if not self._by_connection[tx.connection]:
+            del self._by_connection[tx.connection]
         for author in sorted({self._author(partition) for partition in tx.touched}):
             self._post.tell(author, ids_message("give-back", [tx.name]))
         if tx.request is not None:

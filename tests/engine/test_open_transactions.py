@@ -18,6 +18,7 @@ from tidelog.engine.node.open_transactions import (
     ANSWER_S_MAX,
     IDLE_S_MAX,
     KEYS_MAX,
+    OPEN_MAX,
     WAIT_S_MAX,
     OpenTransactions,
 )
@@ -465,3 +466,34 @@ def test_a_probe_that_comes_back_ends_its_transaction_if_it_waits_still(at: Keep
     assert "through 1 others" in at.client.answers[0][1]
     assert at.client.answered() == DeadlockError.code
     assert at.kinds() == [("me", ENDED), ("bob", ENDED)]
+
+
+def test_only_so_many_are_open_over_one_connection() -> None:
+    at, other = Keeper(), Client()
+    first, *names = (b"%016d" % number for number in range(OPEN_MAX + 3))
+    at.has_locked(HERE, name=first)
+    for name in names[: OPEN_MAX - 1]:
+        at.has_locked(HERE, name=name)
+    *_, second, third, fourth = names
+    at.lock(HERE, name=second, first=True)
+    assert at.client.answered() == "TL-USE-001"
+    assert not at.here.has(second)
+    at.lock(BOBS, name=first)  # those that are open go on
+    at.told()
+    assert at.client.answered() == (ME.member.bytes, None)
+    at.lock(HERE, name=third, first=True, client=other)
+    at.told()
+    assert other.answered() == (ME.member.bytes, None)
+    at.unlock(first)
+    assert at.client.answers == [None]
+    at.client.answers.clear()
+    at.post.said()
+    at.has_locked(HERE, name=fourth)
+
+
+def test_nobody_counts_what_has_ended() -> None:
+    at = Keeper()
+    at.has_locked(HERE)
+    at.client.up = False
+    at.here.tick()
+    assert at.here._by_connection == {}
