@@ -23,7 +23,7 @@ from ...affinity.errors import (
     TidelogError,
     TooFewCopiesError,
 )
-from ...affinity.topology import PartitionCopies, Topology
+from ...affinity.topology import KnownMember, PartitionCopies, Topology
 
 TOLD_MAX = 8
 """Partitions that an error names."""
@@ -211,6 +211,10 @@ def _read_only(partition: int, topology: Topology) -> PartitionUnavailableError:
     )
 
 
+def _names(members: Iterable[KnownMember]) -> str:
+    return " and ".join(f"{known.address} ({str(known.member)[:8]})" for known in members)
+
+
 def unavailable(
     partition: int, copies: PartitionCopies, topology: Topology
 ) -> PartitionUnavailableError:
@@ -223,9 +227,13 @@ def unavailable(
         )
     listed = [topology.members[copy.member] for copy in copies.in_sync]
     away = [known for known in listed if not known.present]
-    names = " and ".join(f"{known.address} ({str(known.member)[:8]})" for known in away or listed)
-    names += f", which {'is' if len(away) == 1 else 'are'} away" * bool(away)
-    if not away:
+    never = [known for known in away if known.boot == 0]
+    names = _names(never or away or listed)
+    names += f", which {'is' if len(away) == 1 else 'are'} away" * bool(away and not never)
+    if never:
+        text = f"waits for {names} to be there for the first time: the cluster has just begun"
+        hint = "Start what has not been started yet, or try again in some seconds."
+    elif not away:
         text = f"is about to be opened: all who have copies, {names}, were started again"
         hint = "Try again in some seconds."
     elif len(away) < len(listed):

@@ -50,3 +50,22 @@ def test_who_is_away_is_named_and_nobody_else(
     assert told in str(error)
     assert next_step in (error.hint or "")
     assert error.partition == 0
+
+
+def test_of_a_cluster_that_has_just_begun_nobody_has_ended() -> None:
+    first, *others = (
+        KnownMember(member=member, address=f"a:{number}", since=1)
+        for number, member in enumerate(MEMBERS, 1)
+    )
+    members = {one.member: one for one in (replace(first, boot=1, present=True), *others)}
+    never = [Incarnation(member, 0) for member in MEMBERS]
+    copies = PartitionCopies(
+        row=PartitionRow(partition=0, version=1, replicas=tuple(MEMBERS)),
+        epoch=1, author=never[0], in_sync=tuple(never), changed=1, opened=False,
+    )  # fmt: skip
+    topology = Topology(index=2, baseline=tuple(MEMBERS), members=members, partitions=(copies,))
+    error = unavailable(0, copies, topology)
+    assert str(error).startswith(
+        "partition 0 waits for a:2 (00000002) and a:3 (00000003) to be there for the first time"
+    )
+    assert "has not been started yet" in (error.hint or "")
