@@ -180,6 +180,7 @@ CHANGED = {
     "tests/cluster/test_hastes.py:COMPANY_S": "a frame and its sync take about as long",
     "tests/cluster/test_hastes.py:GATHER_S": "a frame and its sync take about as long",
     "tests/cluster/test_hastes.py:TICK_S": "each tick hurries what is in no haste",
+    "tests/cluster/test_losses.py:AT_ONCE_MAX": "hundreds of partitions would take too long",
     "tests/cluster/test_members.py:DECISIONS_MAX": "hundreds of maps would take too long",
     "tests/cluster/test_members.py:PASSED_BYTES_MAX": "32 MiB of values would take too long",
     "tests/cluster/test_members.py:SENDABLE": "an answer of 64 MiB would take too long",

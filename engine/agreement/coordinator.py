@@ -109,7 +109,8 @@ class Coordinator:
         self._look_again = now
         self._stuck: set[Incarnation] = set()
         """Authors that answer and open nothing: they get no lease any more."""
-        self._lost_since: dict[int, float] = {}
+        self._ignored_since: dict[int, float] = {}
+        """Since when somebody has asked to go on with each lost partition, while that is ignored."""
         self._offers: set[tuple[UUID, int]] = set()
         """Who has asked to go on with which partition that was lost."""
 
@@ -251,11 +252,16 @@ class Coordinator:
         """
         requests, self._requests = self._requests, {}
         self._absences.look(topology, now)
-        self._lost_since = {p: self._lost_since.get(p, now) for p in topology.lost}
         self._offers = {
             (sender.member, request.change.partition)
             for (sender, _), request in requests.items()
             if isinstance(request.change, PartitionReset) and topology.is_present(sender)
+        }
+        asked_for = {partition for _, partition in self._offers}
+        self._ignored_since = {
+            p: self._ignored_since.get(p, now)
+            for p in (topology.lost if topology.loss_policy == "ignore" else ())
+            if p in self._ignored_since or p in asked_for
         }
         asked = []
         going: set[UUID] = set()
@@ -342,8 +348,12 @@ class Coordinator:
         return _leaves(sender, change) and self._departures.waits(sender, topology, now)
 
     def _may_be_better(self, partition: int, topology: Topology, now: float) -> bool:
-        """Tell whether somebody who has not said what it has of a partition is waited for."""
-        if now >= self._lost_since[partition] + self._timing.restart_wait:
+        """Tell whether somebody who has not said what it has of a partition is waited for.
+
+        That counts from the first word, and not from the loss: members say what they have once the
+        policy is to ignore losses, and of a part of what is lost at a time.
+        """
+        if now >= self._ignored_since.get(partition, now) + self._timing.restart_wait:
             return False
         members = (topology.members[member] for member in topology.baseline)
         awaited = [known.member for known in members if not known.lost and not known.voter]

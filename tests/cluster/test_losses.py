@@ -7,6 +7,7 @@ nothing.  Until its members are declared lost it is only unavailable, and opens 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -19,12 +20,14 @@ from support.losing import ask, lose
 from support.raw_client import FailureError
 from tidelog.affinity.topology import Loss
 from tidelog.engine.agreement.timing import Timing
+from tidelog.engine.node import losing
 from tidelog.engine.node.aside import Aside
 from tidelog.errors import DiskFullError
 from tidelog.testing import SimCluster
 
 QUICK = Timing(join_wait=1.0, swap_pause=0.2)
 RESTART_WAIT = 20.0
+PARTITIONS_TO_LOSE = 40
 
 
 async def stale_copy(group: Group) -> str:
@@ -303,6 +306,68 @@ def test_losses_that_are_ignored_go_on_from_the_best_copy_by_themselves() -> Non
         await group.equal()
 
     live(scenario, nodes=5, timing=QUICK)
+
+
+def test_the_best_copy_is_taken_where_losses_are_ignored_long_after_they_were() -> None:
+    """Whoever leads is the first to ask then, and has nothing of the partition."""
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        older, newer = await two_stale_copies(group)
+        at.start([newer])
+        await group.until(lambda: at.member_id(newer) in at.topology().members_present)
+        await trio.sleep(2 * QUICK.restart_wait)
+        assert at.coordinator() not in (older, newer)
+        await ask(group, older, "policy", "ignore")
+        await group.until(lambda: bool(losses(at)))
+        assert losses(at)[0].author.member == at.member_id(newer)
+        await at.settled(at.running())
+        assert [await group.value(i) for i in range(4)] == [b"new"] * 2 + [b"old"] * 2
+
+    live(scenario, nodes=5, timing=QUICK)
+
+
+def test_the_best_copy_is_taken_of_partitions_that_have_to_wait_for_their_turn() -> None:
+    """Behind the first of them it was lost for so long that nobody was waited for any more."""
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        leads = at.coordinator()
+        together = Counter(
+            tuple(sorted(map(group.name, copies.in_sync)))
+            for copies in at.topology().partitions
+            if leads not in map(group.name, copies.in_sync)
+        )
+        [((gone, stale), _)] = together.most_common(1)
+        away = next(name for name in at.names if name not in (gone, stale, leads))
+        await ask(group, group.primary, "policy", "ignore")
+        await at.kill(stale)
+        await group.until(lambda: at.member_id(stale) not in at.topology().members_present)
+        await at.settled(at.running())
+        for name in at.running():
+            at.hold("admit", src=name, dst=stale)
+        at.start([stale])
+        await group.until(lambda: at.member_id(stale) in at.topology().members_present)
+        await group.fall(gone, away)
+        at.may_end.add(gone)
+        await lose(group, [gone])
+        assert len(at.topology().lost) > 2
+        with trio.fail_after(300):
+            while at.topology().lost:
+                await trio.sleep(1)
+        whole = {at.member_id(name) for name in (gone, stale)}
+        assert {loss.author.member for loss in losses(at)} <= whole
+
+    async def written(group: Group) -> None:
+        counted = copy(group)
+        for counted.partition in range(PARTITIONS_TO_LOSE):
+            await counted.put(0, b"old")
+        await group.at.quiesce()
+        await scenario(group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(losing, "AT_ONCE_MAX", 2)
+        live(written, nodes=5, partitions=PARTITIONS_TO_LOSE, backups=1)
 
 
 def test_losses_that_are_ignored_begin_with_nothing_where_no_copy_is_left() -> None:

@@ -617,6 +617,30 @@ def test_a_new_coordinator_hears_everybody_before_a_lost_partition_goes_on_by_it
     assert better in changes(at, of, end)
 
 
+def test_whoever_may_have_a_better_copy_is_waited_for_from_the_first_word_on() -> None:
+    # The partition may have been lost long before losses were ignored, or before anybody had its
+    # turn to say what it has of it.
+    of = topology((BOB,))
+    lost = {**of.members, BOB.member: replace(of.members[BOB.member], present=False, lost=True)}
+    of = replace(of, members=lost)
+    at = leading()
+    answered(at, ME, CID, EVE)
+    assert changes(at, of, 0.0) == ()
+    of = replace(of, loss_policy="ignore")
+    for late in (100.0, 200.0):
+        answered(at, ME, CID, EVE, now=late)
+        assert changes(at, of, late) == ()
+    worse = PartitionReset(partition=0, epoch=2, author=ME, empty=True, opened=0, upto=0)
+    better = replace(worse, author=CID, empty=False, opened=1, upto=5)
+    at.asked(ME, ProposeChange(request=3, change=worse), 200.0)
+    assert changes(at, of, 200.0) == ()
+    at.asked(CID, ProposeChange(request=3, change=better), 200.1)
+    end = 200.0 + TIMING.restart_wait
+    answered(at, ME, CID, EVE, now=end - 0.1)
+    assert changes(at, of, end - 0.1) == (), "there is somebody who has told nothing"
+    assert changes(at, of, end)[0] == better
+
+
 @pytest.mark.parametrize("partition", [0, 4])
 def test_who_asks_to_reset_what_is_not_lost_is_refused_at_once(partition: int) -> None:
     at, of = leading(), topology((BOB,))
