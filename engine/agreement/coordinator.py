@@ -46,13 +46,13 @@ from ...affinity.folding import applied, verdicts
 from ...affinity.goals import goals_due, rows_due
 from ...affinity.takeovers import GivenUp, removals_due, takeovers_due
 from ...affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
-from .absences import Absences
 from .answers import Answers
 from .departures import Departures
 from .identity import misfit
 from .leases import FOREVER, CoordinatorLease, has_majorities, majority, voting
 from .messages import ChangeRefused, Credentials, Guard, Join, Pong, ProposeChange, Release, Term
 from .timing import Timing
+from .waits import Waits
 
 
 class Reached(NamedTuple):
@@ -83,7 +83,7 @@ class Coordinator:
         timing: Timing,
         now: float,
         adopted: Decision | None,
-        absences: Absences,
+        waits: Waits,
     ) -> None:
         self.term = term
         self.lease = CoordinatorLease(timing)
@@ -103,14 +103,12 @@ class Coordinator:
         self._requests: dict[tuple[Incarnation, int], ProposeChange] = {}
         self._departures = Departures(timing)
         self._released: dict[int, GivenUp] = {}
-        self._absences = absences
-        self._opening: dict[tuple[int, int], float] = {}
-        """Since when each partition and epoch is known to have been decided, and is not open."""
+        self._noted = waits
         self._look_again = now
         self._stuck: set[Incarnation] = set()
         """Authors that answer and open nothing: they get no lease any more."""
         self._ignored_since: dict[int, float] = {}
-        """Since when somebody has asked to go on with each lost partition, while that is ignored."""
+        """Since when somebody has asked to go on with each lost partition, and may by itself."""
         self._offers: set[tuple[UUID, int]] = set()
         """Who has asked to go on with which partition that was lost."""
 
@@ -251,7 +249,7 @@ class Coordinator:
         ``kept`` are the newest decisions behind which the topology is.
         """
         requests, self._requests = self._requests, {}
-        self._absences.look(topology, now)
+        self._noted.look(topology, now)
         self._offers = {
             (sender.member, request.change.partition)
             for (sender, _), request in requests.items()
@@ -465,13 +463,11 @@ class Coordinator:
         if now < self._look_again:
             return []
         self._look_again = now + self._timing.heartbeat
-        opening = {
-            (partition, topology.partitions[partition].epoch) for partition in topology.opening
-        }
-        self._opening = {one: self._opening.get(one, now) for one in opening}
-        latest = now - self._timing.exchange_timeout
+        self._noted.led(topology, now)
         late = [
-            topology.partitions[p] for (p, _), since in self._opening.items() if since <= latest
+            topology.partitions[p]
+            for (p, _), seconds in self._noted.unopened.items()
+            if seconds >= self._timing.exchange_timeout
         ]
         self._stuck = {
             copies.author
@@ -505,7 +501,7 @@ class Coordinator:
             return False
 
         def waited(partition: int) -> bool:
-            since = self._absences.deserted.get(partition, now)
+            since = self._noted.deserted.get(partition, now)
             return now >= since + self._timing.restart_wait
 
         for partition in [*self._released]:

@@ -33,7 +33,6 @@ from uuid import UUID
 from ...affinity.changes import Decision, TopologyChange
 from ...affinity.folding import applied
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
-from .absences import Absences
 from .candidacy import Candidacy
 from .coordinator import Coordinator, Reached
 from .identity import DiskIdentity, is_impostor, misfit
@@ -64,6 +63,7 @@ from .messages import (
 )
 from .timing import Timing
 from .voter import Voter
+from .waits import Waits
 
 DECISIONS_MAX = 256
 """Decisions that are kept for members that lack some, and sent at once; others get the topology."""
@@ -129,7 +129,7 @@ class Agreement:
         self.gone = False
         self.refusal: str | None = None
         """Why the cluster will not have this disk."""
-        self._absences = Absences()
+        self._waits = Waits(timing.member_timeout)
         self._disk = disk
         self._address = address
         self._votes_only = votes_only
@@ -414,7 +414,7 @@ class Agreement:
         accepted = candidacy.to_adopt(self.topology)
         adopted = None if accepted is None else accepted.decision
         self._leading = Coordinator(
-            self.me, candidacy.term, self._timing, now, adopted, self._absences
+            self.me, candidacy.term, self._timing, now, adopted, self._waits
         )
         self._following = candidacy.term
         self._lead_on(self._leading, now)
@@ -530,6 +530,7 @@ class Agreement:
             self._resign_before(message.term, now)
             self._following = message.term
             self._heard = now
+            self._waits.led(self.topology, now)
             self._given_way.clear()
             # Whoever stood before the others may promise anything would only lose time.
             self._pause(max(now + self._timing.member_timeout, self.voter.held_until))
@@ -619,7 +620,7 @@ class Agreement:
 
     def _take(self, topology: Topology, now: float) -> None:
         self.topology = topology
-        self._absences.look(topology, now)
+        self._waits.look(topology, now)
         self.voter.learned(topology.index)
         if self._decisions and self._decisions[-1].index != topology.index:
             self._decisions.clear()

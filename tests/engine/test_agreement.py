@@ -27,7 +27,6 @@ from tidelog.affinity.folding import applied
 from tidelog.affinity.takeovers import takeovers_due
 from tidelog.affinity.topology import Incarnation, Topology
 from tidelog.engine.agreement import coordinator, machine
-from tidelog.engine.agreement.absences import Absences
 from tidelog.engine.agreement.candidacy import Candidacy
 from tidelog.engine.agreement.coordinator import Coordinator
 from tidelog.engine.agreement.identity import DiskIdentity
@@ -46,6 +45,7 @@ from tidelog.engine.agreement.messages import (
 )
 from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.agreement.voter import Voter
+from tidelog.engine.agreement.waits import Waits
 
 EVENLY = Timing(drift=0.1)
 
@@ -423,7 +423,7 @@ def test_l4_who_lost_a_partition_gets_leases_for_the_others_once_that_is_decided
     topology = settled().machine(1).topology
     author = topology.partitions[0].author
     me, heir = (one for one in map(member, (1, 2, 3)) if one != author.member)
-    leading = Coordinator(Incarnation(me, 1), Term(1, me), EVENLY, 0.0, None, Absences())
+    leading = Coordinator(Incarnation(me, 1), Term(1, me), EVENLY, 0.0, None, Waits(1.0))
     takeover = Takeover(
         partition=0,
         epoch=topology.partitions[0].epoch + 1,

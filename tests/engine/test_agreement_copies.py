@@ -27,7 +27,6 @@ from tidelog.affinity.changes import (
 from tidelog.affinity.folding import ChangeError, _Draft
 from tidelog.affinity.topology import Incarnation, PartitionCopies, Topology
 from tidelog.engine.agreement import coordinator
-from tidelog.engine.agreement.absences import Absences
 from tidelog.engine.agreement.answers import Answers
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
 from tidelog.engine.agreement.machine import Agreement
@@ -41,6 +40,7 @@ from tidelog.engine.agreement.messages import (
     Term,
 )
 from tidelog.engine.agreement.timing import Timing
+from tidelog.engine.agreement.waits import Waits
 
 SLOW = Timing(restart_wait=5)
 
@@ -415,21 +415,29 @@ def test_s2_a_whole_set_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPat
 
 def test_s2_a_coordinator_who_has_known_nothing_waits_from_now_on() -> None:
     leading = Coordinator(
-        Incarnation(member(1), 1), coordinator_term(), SLOW, 100.0, None, Absences()
+        Incarnation(member(1), 1), coordinator_term(), SLOW, 100.0, None, Waits(1.0)
     )
     net = all_restarted(late=3)
     decision, _ = leading.due(net.truth, (), 100.0)
     assert decision is None or not any(isinstance(one, Takeover) for one in decision.changes)
-    assert leading._absences.deserted == dict.fromkeys(range(4), 100.0)
+    assert leading._noted.deserted == dict.fromkeys(range(4), 100.0)
 
 
 def test_s2_everybody_notes_since_when_a_set_is_away_and_forgets_it_once_it_is_back() -> None:
     net = all_restarted(late=3)
-    known = [net.machine(number)._absences for number in (1, 2)]
+    known = [net.machine(number)._waits for number in (1, 2)]
     assert [sorted(one.deserted) for one in known] == [[0, 1, 2, 3]] * 2
     net.start(3)
     net.run_until(net.settled, 9)
     assert [one.deserted for one in known] == [{}, {}]
+
+
+def test_everybody_notes_how_long_somebody_leads() -> None:
+    net = opened()
+    net.run(5)
+    for number in (1, 2, 3):
+        heard = net.machine(number)._waits._heard_at
+        assert net.peers[member(number)].clock(net.time) - heard <= 2 * SLOW.heartbeat
 
 
 def author_back_at_once() -> None:
@@ -506,7 +514,7 @@ def test_l4_an_author_that_goes_on_keeps_its_lease() -> None:
     """It got none while its next epoch was decided, though it loses nothing."""
     topology = opened().truth
     leading = Coordinator(
-        Incarnation(member(1), 1), coordinator_term(), SLOW, 0.0, None, Absences()
+        Incarnation(member(1), 1), coordinator_term(), SLOW, 0.0, None, Waits(1.0)
     )
     copies = topology.partitions[1]
     others = tuple(one for one in copies.in_sync if one != copies.author)

@@ -18,7 +18,6 @@ from tidelog.affinity.changes import BaselineChanged, Decision, Joined, MemberGo
 from tidelog.affinity.folding import applied
 from tidelog.affinity.takeovers import GivenUp
 from tidelog.affinity.topology import Incarnation, Topology
-from tidelog.engine.agreement.absences import Absences
 from tidelog.engine.agreement.candidacy import Candidacy
 from tidelog.engine.agreement.coordinator import Coordinator, Reached
 from tidelog.engine.agreement.identity import DiskIdentity, misfit
@@ -45,6 +44,7 @@ from tidelog.engine.agreement.messages import (
 )
 from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.agreement.voter import Voter
+from tidelog.engine.agreement.waits import Waits
 
 TIMING = Timing()
 JOINED = 10.0
@@ -444,7 +444,7 @@ def test_c3_whoever_is_not_in_the_baseline_is_no_part_of_a_majority() -> None:
 
 
 def coordinator(one: One) -> Coordinator:
-    return Coordinator(one.machine.me, Term(9, member(1)), TIMING, LATER, None, Absences())
+    return Coordinator(one.machine.me, Term(9, member(1)), TIMING, LATER, None, Waits(1.0))
 
 
 # ------------------------------------------------------------------ pings and leases

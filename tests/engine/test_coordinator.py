@@ -34,11 +34,11 @@ from tidelog.affinity.topology import (
     PartitionCopies,
     Topology,
 )
-from tidelog.engine.agreement.absences import Absences
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
 from tidelog.engine.agreement.departures import TOO_FEW
 from tidelog.engine.agreement.messages import Guard, Pong, ProposeChange, Release, Term
 from tidelog.engine.agreement.timing import Timing
+from tidelog.engine.agreement.waits import Waits
 
 TIMING = Timing(restart_wait=5)
 ME, BOB, CID, EVE = (Incarnation(member(number), 1) for number in (1, 2, 3, 4))
@@ -77,7 +77,7 @@ def topology(
 
 
 def leading() -> Coordinator:
-    return Coordinator(ME, Term(9, ME.member), TIMING, 0.0, None, Absences())
+    return Coordinator(ME, Term(9, ME.member), TIMING, 0.0, None, Waits(1.0))
 
 
 def answered(at: Coordinator, *who: Incarnation, now: float = 0.0, **reaches: Any) -> None:
@@ -327,6 +327,22 @@ def test_the_partitions_of_who_was_started_again_move_at_once_and_of_who_has_gon
             assert Takeover in [type(change) for change in changes(at, of, held)]
 
 
+def test_a_new_coordinator_knows_how_long_an_author_has_opened_nothing() -> None:
+    of = topology((BOB, CID))
+    of = replace(of, partitions=(replace(of.partitions[0], opened=False),))
+    waits, elected = Waits(TIMING.member_timeout), 100.0
+    waits.look(of, 10.0)
+    for quarter in range(4 * 25 + 1):
+        waits.led(of, 10 + quarter / 4)  # another one leads
+    at = Coordinator(ME, Term(9, ME.member), TIMING, elected, None, waits)
+    seen = []
+    for quarter in range(4 * 6):
+        now = elected + quarter / 4
+        answered(at, ME, BOB, CID, EVE, now=now)
+        seen += [now for change in changes(at, of, now) if change == MemberGone(incarnation=BOB)]
+    assert seen[0] == elected + TIMING.exchange_timeout - 25
+
+
 def test_a_set_that_was_away_before_is_waited_for_anew() -> None:
     at = leading()
     gone = topology((BOB, CID), away=[BOB, CID])
@@ -336,14 +352,14 @@ def test_a_set_that_was_away_before_is_waited_for_anew() -> None:
     assert changes(at, gone, 10.0) == ()
     changes(at, back, 12.0)
     assert Takeover not in [type(change) for change in changes(at, some, 20.0)]
-    assert at._absences.deserted == {0: 20.0}
+    assert at._noted.deserted == {0: 20.0}
 
 
 def test_a_new_coordinator_waits_for_a_set_since_its_member_has_known_that_it_is_away() -> None:
     gone = topology((BOB, CID), away=[BOB], again=[CID])
-    absences = Absences()
-    absences.look(gone, 0.0)
-    at = Coordinator(ME, Term(9, ME.member), TIMING, 2.0, None, absences)
+    waits = Waits(1.0)
+    waits.look(gone, 0.0)
+    at = Coordinator(ME, Term(9, ME.member), TIMING, 2.0, None, waits)
     answered(at, ME, CID._replace(boot=2), EVE, now=2.0)
     assert Takeover not in [type(change) for change in changes(at, gone, TIMING.restart_wait - 0.1)]
     assert Takeover in [type(change) for change in changes(at, gone, TIMING.restart_wait)]
@@ -442,7 +458,7 @@ def entering() -> BaselineChanged:
 
 
 def soon() -> Coordinator:
-    return Coordinator(ME, Term(9, ME.member), SOON, 0.0, None, Absences())
+    return Coordinator(ME, Term(9, ME.member), SOON, 0.0, None, Waits(1.0))
 
 
 def test_who_joined_enters_once_it_has_answered_for_the_wait_without_a_gap() -> None:
@@ -602,9 +618,9 @@ def test_a_new_coordinator_hears_everybody_before_a_lost_partition_goes_on_by_it
     of = replace(topology((BOB,)), loss_policy="ignore")
     lost = {**of.members, BOB.member: replace(of.members[BOB.member], present=False, lost=True)}
     of = replace(of, members=lost)
-    absences = Absences()
-    absences.look(of, 0.0)
-    at = Coordinator(ME, Term(9, ME.member), TIMING, 100.0, None, absences)
+    waits = Waits(1.0)
+    waits.look(of, 0.0)
+    at = Coordinator(ME, Term(9, ME.member), TIMING, 100.0, None, waits)
     answered(at, ME, CID, EVE, now=100.0)
     worse = PartitionReset(partition=0, epoch=2, author=ME, empty=False, opened=1, upto=3)
     better = replace(worse, author=CID, upto=5)
