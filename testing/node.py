@@ -116,6 +116,14 @@ class Node:
         """
         self.points.plan(point, nth)
 
+    def hang_disk(self, seconds: float) -> None:
+        """Let nothing that the process asks of its disk be done before some seconds have passed.
+
+        That is about what it has threads for.  The next process finds a disk that answers.
+        """
+        if self._process is not None:
+            self._process.disk_answers_at = trio.current_time() + seconds
+
     async def wait_ended(self) -> None:
         """Return once no process runs here, and the disk is what the last one left."""
         if self._process is not None:

@@ -75,6 +75,8 @@ class Process:
         self._trace = trace
         self._nursery = nursery
         self._slow_disk = slow_disk
+        self.disk_answers_at = 0.0
+        """When what it asks of its disk is begun at the earliest, in seconds of the world."""
         self._rng = random.Random(f"{seed}:faults")
         self._scope = trio.CancelScope()
         self._limits = trio.CapacityLimiter(1), trio.CapacityLimiter(WORKERS_MAX)
@@ -150,7 +152,8 @@ class Process:
         await trio.lowlevel.checkpoint_if_cancelled()
         async with self._limits[kind != SYNC]:
             with trio.CancelScope(shield=True):  # what was begun is waited for
-                await trio.sleep(self._seconds_of_work())
+                slow = trio.current_time() + self._seconds_of_work()
+                await trio.sleep_until(max(slow, self.disk_answers_at))
                 self._reached(f"before {kind}")
                 inside = self._points.reach(f"inside {kind}")
                 if inside:

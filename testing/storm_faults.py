@@ -20,6 +20,7 @@ A line is when it comes, what it is, and what that needs.
     AT fail NAME NTH SECONDS          the n-th operation of its disk is an I/O error; if its log or
                                       data file failed by then, it is killed SECONDS later
     AT full NAME SECONDS              its disk has no space
+    AT hang NAME SECONDS              its disk answers nothing that is asked meanwhile
     AT join NAME                      a new member is started, which joins
     AT leave NAME                     a member is told to leave
     AT want NAME                      a member is told to enter
@@ -48,6 +49,8 @@ from .plan import MOMENTS
 PARTITIONS = 16
 STORM_S = 10.0
 FAULTS_MIN, FAULTS_MAX = 5, 15
+HANG_S_MAX = 15.0
+"""Longer than a member waits for its disk before others serve what they have, too."""
 MACHINES = 2
 NEWCOMERS = 2
 """Members beside those that begin a cluster."""
@@ -137,6 +140,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "stall": ("seconds",),
     "fail": ("member", "count", "seconds"),
     "full": ("member", "seconds"),
+    "hang": ("member", "seconds"),
     "join": ("newcomer",),
     "leave": ("member",),
     "want": ("member",),
@@ -227,7 +231,7 @@ def _drawn(
     kind = rng.choices(
         list(_FORMS),
         [
-            *(4, 5, 4, 1, *PLANNED_WEIGHTS[backups > 0], 1, 3, 3, 2, 2, 1, 1, 1, 1, 3, 1),
+            *(4, 5, 4, 1, *PLANNED_WEIGHTS[backups > 0], 1, 3, 3, 2, 2, 1, 1, 1, 1, 3, 1, 1),
             *(weight * growing for weight in GROWING_WEIGHTS),
         ],
     )[0]
@@ -253,6 +257,8 @@ def _drawn(
             needs = [one, str(rng.randint(1, 200)), down]
         case "full":
             needs = [one, seconds]
+        case "hang":
+            needs = [one, f"{rng.uniform(0.5, HANG_S_MAX):.3f}"]
         case "stop":
             needs = [one, down]
         case "move":

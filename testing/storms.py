@@ -408,6 +408,8 @@ class _Storm:
                 disk.fail_at(disk.operations + 1, "ENOSPC", for_ever=True)
                 await trio.sleep(float(needs[1]))
                 disk.heal()
+            case "hang":
+                cluster.nodes[needs[0]].hang_disk(float(needs[1]))
             case "stop":
                 if needs[0] in cluster.running():
                     self._down[needs[0]] = float(needs[1])

@@ -104,7 +104,7 @@ class Coordinator:
         self._departures = Departures(timing)
         self._released: dict[int, GivenUp] = {}
         self._noted = waits
-        self._look_again = now
+        self._look_again = now + timing.member_timeout  # until then all have said what is open
         self._stuck: set[Incarnation] = set()
         """Authors that answer and open nothing: they get no lease any more."""
         self._ignored_since: dict[int, float] = {}
@@ -501,7 +501,8 @@ class Coordinator:
             return False
 
         def waited(partition: int) -> bool:
-            since = self._noted.deserted.get(partition, now)
+            epoch = topology.partitions[partition].epoch
+            since = self._noted.deserted.get((partition, epoch), now)
             return now >= since + self._timing.restart_wait
 
         for partition in [*self._released]:

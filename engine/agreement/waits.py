@@ -24,28 +24,38 @@ waits anew, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...affinity.topology import Topology
 
 
 class Waits:
-    """Seconds of the member's steady clock, by partition."""
+    """Seconds of the member's steady clock, by partition and epoch.
+
+    What waited in an older epoch has been served, or taken over, since then: it waits anew, also if
+    this member has missed that.
+    """
 
     def __init__(self, pause_max: float) -> None:
         """With ``pause_max`` seconds without a word of a coordinator nobody leads."""
         self._pause_max = pause_max
         self._heard_at = float("-inf")
-        self.deserted: dict[int, float] = {}
+        self.deserted: dict[tuple[int, int], float] = {}
         """Since when nobody of a partition's last set is present."""
         self.unopened: dict[tuple[int, int], float] = {}
-        """How long somebody has led while an epoch of a partition was decided, and not open."""
+        """How long somebody has led while a partition's epoch was decided, and not open."""
 
     def __repr__(self) -> str:
         return f"<Waits for {len(self.deserted)} sets and {len(self.unopened)} authors>"
 
     def look(self, topology: Topology, now: float) -> None:
         """Note what is so since now, and forget what is so no more."""
-        self.deserted = {p: self.deserted.get(p, now) for p in topology.deserted}
-        self.unopened = {one: self.unopened.get(one, 0.0) for one in _opening(topology)}
+        self.deserted = {
+            one: self.deserted.get(one, now) for one in _in_epochs(topology, topology.deserted)
+        }
+        self.unopened = {
+            one: self.unopened.get(one, 0.0) for one in _in_epochs(topology, topology.opening)
+        }
 
     def led(self, topology: Topology, now: float) -> None:
         """Take it that a coordinator, this member or another, is heard now."""
@@ -53,9 +63,9 @@ class Waits:
         if passed <= self._pause_max:
             self.unopened = {
                 one: self.unopened[one] + passed if one in self.unopened else 0.0
-                for one in _opening(topology)
+                for one in _in_epochs(topology, topology.opening)
             }
 
 
-def _opening(topology: Topology) -> list[tuple[int, int]]:
-    return [(p, topology.partitions[p].epoch) for p in topology.opening]
+def _in_epochs(topology: Topology, partitions: Iterable[int]) -> list[tuple[int, int]]:
+    return [(partition, topology.partitions[partition].epoch) for partition in partitions]

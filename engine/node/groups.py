@@ -84,6 +84,8 @@ from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds in which a copy has to answer before the set goes on without it (I3)."""
+DISK_TIMEOUT_S = 10.0
+"""Seconds in which the disk of the log has to answer before others serve what they have, too."""
 ASK_AGAIN_S = 0.5
 EARLY_MAX = 4096
 """Messages of one connection that wait for decisions; with more than that it ends."""
@@ -162,6 +164,9 @@ class ReplicaGroups:
         """Partitions whose report waits for that."""
         self._accused: dict[int, list[int]] = {}
         self._accused_at = float("-inf")
+        self._given_up_at = float("-inf")
+        self._complained_of = float("inf")
+        """Since when the disk had not answered when that was logged."""
         self._early: list[_Early] = []
         self.readers: Readers
         self.supplies: Supplies
@@ -712,6 +717,34 @@ class ReplicaGroups:
         self.catching_up.tick()
         self.leftovers.tick()
         self._complain(now)
+        self._give_up(now)
+
+    def _give_up(self, now: float) -> None:
+        """Let others serve what they have, too, while the disk does not answer.
+
+        What is on its way stays so, and they find it as behind any takeover.  They wait for what
+        this member has to report as long as for anybody (I3), and it catches up later.
+        """
+        asked = self._log.asked_disk_at
+        if now <= asked + DISK_TIMEOUT_S or now < self._given_up_at + ASK_AGAIN_S:
+            return
+        self._given_up_at = now
+        shared = [
+            copies.row.partition
+            for copies in self._partitions.authored()
+            if any(copy != self._me and self._topology.is_present(copy) for copy in copies.in_sync)
+        ]
+        self._decisions.release(shared)
+        if asked != self._complained_of:
+            self._complained_of = asked
+            log.error(
+                "node.disk_hangs: Tidelog: the disk of the store %s has not answered for %.0f s; "
+                "others serve what they have, too: %d partitions",
+                self._log.path,
+                now - asked,
+                len(shared),
+                extra={"event": "node.disk_hangs"},
+            )
 
     def _complain(self, now: float) -> None:
         late: dict[tuple[Incarnation, frozenset[Incarnation]], list[int]] = {}

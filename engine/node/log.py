@@ -146,6 +146,8 @@ class NodeLog:
         """Called when what was on its way may be so no more."""
         self.groups = self.commits = 0
         """Frames that were synced, and what was in them."""
+        self.asked_disk_at = float("inf")
+        """When the disk was asked for what it has not done yet, by the environment's clock."""
 
     # -------------------------------------------------------------- for checkpoints
 
@@ -483,7 +485,7 @@ class NodeLog:
         end = self._writer.position
         if self._writer.synced < end:
             try:
-                await self.environment.run("sync", lambda: self._end.sync(end))
+                await self._at_disk(lambda: self._end.sync(end))
             except (OSError, LogFailedError) as error:
                 self._lose([], [], error)
                 return
@@ -491,6 +493,13 @@ class NodeLog:
             for partition, number in self._synced():
                 self._streams.logged(partition, number)
             barrier.then()
+
+    async def _at_disk(self, work: Callable[[], object]) -> None:
+        self.asked_disk_at = self.environment.boottime()
+        try:
+            await self.environment.run("sync", work)
+        finally:
+            self.asked_disk_at = float("inf")
 
     def _synced(self) -> list[tuple[int, int]]:
         """Return the items that were logged without a sync of their own; now there was one."""
@@ -532,7 +541,7 @@ class NodeLog:
             return
         try:
             end = self._writer.position
-            await self.environment.run("sync", lambda: self._end.sync(end))
+            await self._at_disk(lambda: self._end.sync(end))
         except (OSError, LogFailedError) as error:
             self._lose(group, passed, error)
             return
@@ -597,7 +606,7 @@ class NodeLog:
         with self.mutex:
             appended = self._end.try_append(payload)
         if not appended:
-            await self.environment.run("sync", self._end.rotate)
+            await self._at_disk(self._end.rotate)
             self.environment.reached("rotate.after_new_segment")
             with self.mutex:
                 self._end.append(payload)

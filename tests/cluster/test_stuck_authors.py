@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import trio
 
 from support.copies import STAYING, Group, live
+from support.hanging import Hanging
 from tidelog.engine.agreement.coordinator import Coordinator
+from tidelog.engine.node.groups import ReplicaGroups
 
 TIMING = replace(STAYING, exchange_timeout=8.0)
 
 
-def hang(group: Group, name: str) -> None:
-    """Let nothing of a member's log become durable any more; its configuration log does."""
-    log = group.at.member(name).log
-    run = log.environment.run
-
-    async def hanging(kind: str, work: Callable[[], Any]) -> Any:
-        if kind == "sync":
-            await trio.sleep_forever()
-        return await run(kind, work)
-
-    log.environment = replace(log.environment, run=hanging)
+@pytest.fixture(autouse=True)
+def knows_nothing_of_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let what hangs be something that the author does not notice by itself."""
+    monkeypatch.setattr(ReplicaGroups, "_give_up", lambda *_about: None)
 
 
 async def next_author_hangs(group: Group) -> str:
@@ -34,7 +27,7 @@ async def next_author_hangs(group: Group) -> str:
     await group.put(range(3), b"kept")
     await group.equal()
     author, epoch = group.backups[0], group.epoch
-    hang(group, author)
+    Hanging(group.at, author)  # its configuration log is written
     await group.at.kill(group.primary)
     await group.until(lambda: group.epoch > epoch)
     return author

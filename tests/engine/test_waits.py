@@ -68,8 +68,10 @@ def test_who_is_away_is_away_since_that_was_known_first() -> None:
     waits, away = Waits(1.0), topology(3, 4, there=False)
     waits.look(away, 10.0)
     waits.look(away, 20.0)
-    assert waits.deserted == {0: 10.0, 1: 10.0}
+    assert waits.deserted == {(0, 3): 10.0, (1, 4): 10.0}
     waits.look(topology(3, 4), 30.0)
     assert waits.deserted == {}
     waits.look(away, 40.0)
-    assert waits.deserted == {0: 40.0, 1: 40.0}
+    assert waits.deserted == {(0, 3): 40.0, (1, 4): 40.0}
+    waits.look(topology(3, 5, there=False), 50.0)
+    assert waits.deserted == {(0, 3): 40.0, (1, 5): 50.0}, "somebody was there between"
