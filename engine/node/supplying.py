@@ -38,7 +38,7 @@ from ...checkpoints.supplying import WantedNumbers
 from ...rebalance.choosing import LogReach, SupplyKind
 from ...tx.numbers import has_run, united
 from ...wal.history import oldest_state
-from ...wal.records import AdmitRecord, PrepareRecord, encode_record
+from ...wal.records import AdmitRecord, PrepareRecord, Record, encode_record
 from ..agreement.messages import Guard
 from ..replication.lent import OpenPlace
 from ..replication.reports import Report
@@ -66,7 +66,8 @@ BEHIND_BYTES_MAX = 64 << 20
 """Bytes of items that are kept for copies that are not waited for."""
 ASK_AGAIN_S = 0.5
 PENDING_BYTES_MAX = 48 << 20
-"""Bytes of pending transactions that go with an admission."""
+"""Bytes of pending transactions that go with the admissions of one moment: all of them are said
+again over a new connection, and one for which more waits is hung up (``outflow``)."""
 
 Reaches = list[LogReach[LogHolder]]
 """Whose logs have which numbers of a partition."""
@@ -344,11 +345,12 @@ class Supplies:
 
         def admit() -> None:
             if waits:
-                rows = [
-                    self._admitted(returning, report, reaches[report.partition], wanted)
-                    for report in reports.values()
-                ]
-                told = [row for row in rows if row is not None]
+                left, told = PENDING_BYTES_MAX, list[Admitted]()
+                for partition, report in reports.items():
+                    row = self._admitted(returning, report, reaches[partition], wanted, left)
+                    if row is not None:
+                        told.append(row)
+                        left -= _bytes_of(row.pending, row.outcomes)
                 if told:
                     for row in told:
                         returning.tell(admit_message([row]), [Demanded(row.place, 1)])
@@ -370,8 +372,12 @@ class Supplies:
         report: Report,
         reaches: Reaches,
         wanted: LackedBySupplier,
+        left: int,
     ) -> Admitted | None:
-        """Fix the moment from which on a copy follows a stream; None if it cannot."""
+        """Fix the moment from which on a copy follows a stream; None if it cannot.
+
+        ``left`` is how many bytes of what is pending may go with it.
+        """
         partition, state, copy = report.partition, self._log.state, returning.copy
         admission = self._admission(copy, partition)
         copies = self._topology.partitions[partition]
@@ -391,9 +397,8 @@ class Supplies:
             ]
         )
         outcomes = state.copies.outcomes(partition)
-        size = sum(map(record_bytes, waiting)) + sum(len(encode_record(one)) for one in outcomes)
-        if size > PENDING_BYTES_MAX:
-            return None  # it would be no message: soon less is pending
+        if _bytes_of(waiting, outcomes) > left:
+            return None  # it would be no message, or more than may wait: soon less is pending
         self.ways.explain(copy, partition, choice)
         place = ReturnPlace(partition, copies.epoch, admission)
         table = state.epoch_tables[partition]
@@ -532,3 +537,8 @@ class Supplies:
                 await trio.sleep(LOOK_S)
             return
         raise StoppedError(otherwise)
+
+
+def _bytes_of(pending: Iterable[PrepareRecord], outcomes: Iterable[Record]) -> int:
+    """Return how many bytes what is pending has in an admission, and what is remembered."""
+    return sum(map(record_bytes, pending)) + sum(len(encode_record(one)) for one in outcomes)

@@ -250,7 +250,7 @@ REACHES = [LogReach(LogHolder(ME), 1)]
 
 def admitted(at: Around, report: Report) -> tuple[Admitted | None, dict[Incarnation, Any]]:
     wanted: dict[Incarnation, dict[ReturnPlace, WantedNumbers]] = {}
-    row = at.here._admitted(at.returning(), report, REACHES, wanted)
+    row = at.here._admitted(at.returning(), report, REACHES, wanted, PENDING_BYTES_MAX)
     return row, wanted
 
 
@@ -305,9 +305,9 @@ def test_what_is_remembered_goes_with_an_admission() -> None:
     report = behind(at)
     one = Committed(b"t" * 16, 1, (b"n" * 16, 1), 7, Run(0, 1, 3, 1), (Participant(0, 1, 1),))
     at.log.state.copies.take_outcomes(OutcomesRecord(partition=0, committed=(one,)))
-    admitted = at.here._admitted(at.returning(), report, REACHES, {})
-    assert admitted is not None
-    assert [row.committed for row in admitted.outcomes] == [(one,)]
+    row, _ = admitted(at, report)
+    assert row is not None
+    assert [known.committed for known in row.outcomes] == [(one,)]
 
 
 def no_history(at: Around, report: Report) -> Report:
@@ -353,6 +353,29 @@ def test_a_copy_waits_until_what_is_pending_fits_into_a_message(
         at = Around()
         row, _ = admitted(at, behind(at))
         assert (row is not None) is fits
+
+
+def test_what_is_pending_goes_with_the_admissions_of_one_moment_as_far_as_it_may_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # All of it is said again over a new connection, which was hung up, for there was too much.
+    size, rooms = PENDING_BYTES_MAX // 2, []
+    monkeypatch.setattr(supplying, "record_bytes", lambda _one: size)
+    monkeypatch.setattr(supplying, "admit_message", lambda rows: rows)
+    at = Around()
+    report = behind(at)
+    at.log.put_barrier = lambda then: then()
+
+    def row_of(_returning: Return, report: Report, *about: Any) -> Admitted | None:
+        rooms.append(about[-1])
+        place = ReturnPlace(report.partition, 1, ADMISSION)
+        return Admitted(place=place, kind=SupplyKind.HISTORICAL, pending=(pending(7),))
+
+    monkeypatch.setattr(at.here, "_admitted", row_of)
+    reports = {partition: replace(report, partition=partition) for partition in range(3)}
+    with pytest.raises(StoppedError):
+        trio.run(at.here._admit, at.returning(), reports, dict.fromkeys(reports, REACHES))
+    assert rooms == [PENDING_BYTES_MAX, size, 0]
 
 
 # ------------------------------------------------------------------ into the set
