@@ -336,7 +336,7 @@ def test_the_best_copy_is_taken_of_partitions_that_have_to_wait_for_their_turn()
         together = Counter(
             tuple(sorted(map(group.name, copies.in_sync)))
             for copies in at.topology().partitions
-            if leads not in map(group.name, copies.in_sync)
+            if leads not in [group.name(copy) for copy in copies.in_sync]
         )
         [((gone, stale), _)] = together.most_common(1)
         away = next(name for name in at.names if name not in (gone, stale, leads))
