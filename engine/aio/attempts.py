@@ -41,10 +41,12 @@ class Attempt:
         try:
             await self._transaction.__aexit__(kind, error, trace)
         except TidelogError as failure:
-            if not self._retries.again(failure):
+            if not self._retries.again(failure, False):
                 raise
             return True
-        return error is not None and self._retries.again(error)
+        if error is None:
+            return False
+        return self._retries.again(error, self._transaction.receipt is not None)
 
 
 class Writer(Protocol):

@@ -128,9 +128,16 @@ class Retries:
         self._done, self.entered = True, False
         return made
 
-    def again(self, error: BaseException) -> bool:
-        """Tell whether another attempt may cure the error that ended one."""
+    def again(self, error: BaseException, committed: bool) -> bool:
+        """Tell whether another attempt may cure the error that ended one.
+
+        What has ``committed``, as the work did that itself, is not made again: it would take
+        effect twice.
+        """
         if not isinstance(error, TidelogError) or not error.retryable:
+            return False
+        if committed:
+            error.args = (f"{error}; that was behind the commit, which took effect",)
             return False
         if self._plan.last:
             _tell_attempts(error, self.number)
@@ -178,10 +185,12 @@ class Attempt:
         try:
             self._transaction.__exit__(kind, error, trace)
         except TidelogError as failure:
-            if not self._retries.again(failure):
+            if not self._retries.again(failure, False):
                 raise
             return True
-        return error is not None and self._retries.again(error)
+        if error is None:
+            return False
+        return self._retries.again(error, self._transaction.receipt is not None)
 
 
 class Chance(Protocol):

@@ -16,6 +16,7 @@ from tidelog.affinity.partitions import Space, partition_of
 from tidelog.aio import Transaction
 from tidelog.codecs import I64, Msgpack, Str
 from tidelog.engine.api.choices import Isolation, Mode
+from tidelog.errors import LockTimeoutError
 from tidelog.testing import SimCluster
 from tidelog.testing.cycles import TransactionAnomaly
 from tidelog.testing.transaction_clients import BankTransfers, InsideMap, ListAppends, SetAdds
@@ -252,9 +253,17 @@ def test_the_work_of_a_task_may_commit_or_roll_back_itself() -> None:
             await tx.commit()
             return "committed"
 
+        async def commits_and_fails(tx: Transaction) -> None:
+            await tx[numbers].incr("a")
+            await tx.commit()
+            raise LockTimeoutError("of something else")
+
         assert await db.run(rolls_back) == "rolled back"
         assert await numbers.get("a") is None
         assert await db.run(commits) == "committed"
         assert await numbers.get("a") == 2
+        with pytest.raises(LockTimeoutError, match="behind the commit, which took effect"):
+            await db.run(commits_and_fails)
+        assert await numbers.get("a") == 3
 
     at.run(scenario)

@@ -176,6 +176,14 @@ async def test_a_conflict_is_an_error_in_a_block_and_another_attempt_in_a_loop()
         assert await money.get("ada") == 251
         assert await db.run(commits) == "committed"
         assert await money.get("ada") == 252
+
+        async def commits_and_fails(tx: aio.Transaction) -> None:
+            await commits(tx)
+            raise LockTimeoutError("of something else")
+
+        with pytest.raises(LockTimeoutError, match="behind the commit, which took effect"):
+            await db.run(commits_and_fails)
+        assert await money.get("ada") == 253
         tries = -100
         with pytest.raises(ConflictError):
             await db.run(meddled, "ada", attempts=2, plain_writes=True)

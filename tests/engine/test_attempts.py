@@ -118,6 +118,31 @@ def test_the_work_may_commit_or_roll_back_itself(store: Opened) -> None:
     assert dict(users) == {b"a": b"1", b"b": b"2"}
 
 
+def test_what_the_work_has_committed_is_not_made_again(store: Opened) -> None:
+    users = store.database.map("users")
+    calls = 0
+
+    def work(tx: Any) -> None:
+        nonlocal calls
+        calls += 1
+        tx[users][b"%d" % calls] = b""
+        tx.commit()
+        raise conflict()
+
+    with pytest.raises(ConflictError, match="behind the commit, which took effect"):
+        store.database.run(work)
+    assert dict(users) == {b"1": b""}
+
+    def loop() -> None:
+        for attempt in store.database.attempts():
+            with attempt as tx:
+                work(tx)
+
+    with pytest.raises(ConflictError, match="behind the commit"):
+        loop()
+    assert dict(users) == {b"1": b"", b"2": b""}
+
+
 def test_a_real_conflict_is_retried_on_a_fresh_snapshot(store: Opened) -> None:
     users = store.database.map("users")
     users[b"n"] = b"0"

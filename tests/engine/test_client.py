@@ -34,6 +34,7 @@ from tidelog.errors import (
     ConflictError,
     DeadlineError,
     ForkedError,
+    LockTimeoutError,
     NotEnoughMembersError,
     NotFoundError,
     PartitionUnavailableError,
@@ -143,6 +144,11 @@ def test_the_work_of_a_client_may_commit_or_roll_back_itself(alone: Members) -> 
         tx.commit()
         return "committed"
 
+    def commits_and_fails(tx: tidelog.Transaction) -> None:
+        tx[m].incr("a")
+        tx.commit()
+        raise LockTimeoutError("of something else")
+
     with connect(alone.url) as db:
         m = counters(db)
         m["a"] = 1
@@ -150,6 +156,10 @@ def test_the_work_of_a_client_may_commit_or_roll_back_itself(alone: Members) -> 
         assert m["a"] == 1
         assert db.run(commits) == "committed"
         assert m["a"] == 3
+        m["a"] = 1
+        with pytest.raises(LockTimeoutError, match="behind the commit, which took effect"):
+            db.run(commits_and_fails)
+        assert m["a"] == 2
 
 
 def test_a_commit_that_nobody_can_tell_of_is_unknown_and_is_asked_for_later(
