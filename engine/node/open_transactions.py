@@ -299,8 +299,7 @@ class OpenTransactions:
             return
         if tx.name == probe.initiator:
             if tx.ask == probe.ask:
-                text = f"this transaction waits for itself, through {len(probe.path) - 2} others"
-                self._end(tx, DeadlockError(text))
+                self._end(tx, DeadlockError("transactions waited for each other's locks"))
             return
         number = probe.ask, probe.round
         if tx.passed.get(probe.initiator, (0, 0)) < number:

@@ -192,6 +192,12 @@ def test_with_copies_a_partition_tells_its_story_while_a_member_is_away(
     assert "nobody tells of partition 1: no member runs" in nobody.stderr
     assert f"next:  `tidelog cluster up --dir {place}`." in nobody.stderr
     assert "nobody tells of any" in run("cluster", "partitions", place).stderr
+    for command in (("losses", place), ("policy", place), ("policy", place, "ignore")):
+        nobody = run("cluster", *command)
+        assert nobody.exit_code == 6
+        assert "no member runs" in nobody.stderr
+    outcome = run("tx", "outcome", place, "00" * 16)
+    assert (outcome.exit_code, outcome.stdout) == (9, "unknown\n")
 
 
 def seats(run: Run, place: Path) -> dict[str, dict[str, Any]]:
@@ -359,7 +365,7 @@ def test_a_cluster_of_other_machines_is_looked_at_and_changed_by_its_addresses(
     seen = document(run("cluster", "baseline", "show", there, "--json"))["members"]
     assert {seat["member"]: seat["stage"] for seat in seen}["n1"] == "lost"
     nobody = run("cluster", "status", "tidelog://127.0.0.1:1")
-    assert (nobody.exit_code, "no member tells of its cluster" in nobody.stderr) == (3, True)
+    assert (nobody.exit_code, "no member tells of its cluster" in nobody.stderr) == (6, True)
 
 
 def test_the_members_that_are_left_of_most_are_rescued(run: Run, place: Path) -> None:

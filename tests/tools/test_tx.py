@@ -156,7 +156,7 @@ def test_where_nobody_runs_nothing_is_told_of_transactions(
     done = run("tx", "pending", tmp_path)
     assert done.exit_code == 0
     assert "n1: not there, so what only they have is not told" in done.stderr
-    assert run("tx", "show", tmp_path, "ab" * 16).exit_code == 3
+    assert run("tx", "show", tmp_path, "ab" * 16).exit_code == 6
 
 
 def test_a_store_without_a_cluster_has_nothing_pending(run: Callable[..., Any], shop: Path) -> None:

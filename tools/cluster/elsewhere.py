@@ -10,9 +10,10 @@ Left out: starting and ending members, which are processes of their machines.
 
 from __future__ import annotations
 
+from errno import ECONNREFUSED
 from uuid import UUID
 
-from ...affinity.errors import ClusterError, UsageError
+from ...affinity.errors import ClusterError, NotEnoughMembersError, UsageError
 from ...affinity.topology import Topology
 from ...engine.agreement.encoding import topology_of
 from ...engine.agreement.identity import member_id
@@ -29,11 +30,11 @@ NUMBERS_MAX = 256
 def found_cluster(place: str) -> LocalCluster:
     """Return the cluster in a directory, or of which members are at some addresses.
 
-    ``ClusterError`` if none of these answers.
+    ``NotEnoughMembersError`` if none of these is there, ``ClusterError`` if none tells.
     """
     if not place.startswith(ELSEWHERE):
         return read_cluster(place)
-    reasons = []
+    reasons, heard = [], False
     for address in addresses_in(place.removeprefix(ELSEWHERE)):
         try:
             with talking(parsed_address(address), b"", ASK_S_MAX) as member_says:
@@ -41,7 +42,8 @@ def found_cluster(place: str) -> LocalCluster:
         except (OSError, UndecodableRecordError) as error:
             told = error.strerror if isinstance(error, OSError) else None
             reasons.append(f"{address}: {told or error}")
-    raise ClusterError(
+            heard = heard or getattr(error, "errno", None) != ECONNREFUSED
+    raise (ClusterError if heard else NotEnoughMembersError)(
         f"no member tells of its cluster: {'; '.join(reasons)}",
         hint="Name the addresses of members that run.",
     )

@@ -70,7 +70,7 @@ def reset_partition(
 
 
 def told_losses(folder: str, cluster: LocalCluster) -> Mapping[str, Any]:
-    """Return what members tell of losses; ``ClusterError`` if nobody does."""
+    """Return what members tell of losses; ``NotEnoughMembersError`` if nobody does."""
     told: Mapping[str, Any] = ask_somebody(folder, cluster, "nobody tells of losses", "losses")
     return told
 

@@ -24,10 +24,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from errno import ECONNREFUSED
 from typing import Any
 from uuid import uuid4
 
-from ...affinity.errors import ClusterError, NotFoundError, TidelogError, UsageError
+from ...affinity.errors import (
+    ClusterError,
+    NotEnoughMembersError,
+    NotFoundError,
+    TidelogError,
+    UsageError,
+)
 from ...engine.agreement.identity import member_id
 from ...engine.files.manifest import read as read_manifest_file
 from ...engine.system.environment import address_text
@@ -472,9 +479,10 @@ def ask_somebody(
 ) -> Any:
     """Return the first answer of a member that runs, of some or of all.
 
-    ``ClusterError`` with what is ``said`` of it, and why each of them has refused.
+    ``ClusterError`` with what is ``said`` of it, and why each of them has refused;
+    ``NotEnoughMembersError`` if nobody has heard the question.
     """
-    reasons = []
+    reasons, heard = [], False
     for one in cluster.left if others is None else others:
         if not runs(folder, one):
             continue
@@ -484,7 +492,9 @@ def ask_somebody(
                 return member_says.ask(operation, *arguments)
         except OSError as error:
             reasons.append(f"{one.name}: {error.strerror or error}")
-    raise ClusterError(
+            heard = heard or error.errno != ECONNREFUSED
+    kind = ClusterError if heard else NotEnoughMembersError
+    raise kind(
         f"{said}: {'; '.join(reasons) or 'no member runs'}",
         hint=f"`tidelog cluster status {shlex.quote(folder)}` tells what is in the way.",
     )

@@ -151,9 +151,10 @@ def outcome(ctx: click.Context, directory: str, tx_id: str, home: int | None, fo
     found, name = found_cluster(directory), _id_of(tx_id)
     rows = _parts(ctx, directory, found, name)
     home = home_in(rows) if home is None else home
-    resolution = _resolution(directory, found, name)
     told: str
+    resolution = None
     try:
+        resolution = _resolution(directory, found, name)
         with connect(directory, timeout=OUTCOME_S_MAX) as db:
             told = db.outcome(name, home=home)
     except (PartitionUnavailableError, NotEnoughMembersError, DeadlineError):
