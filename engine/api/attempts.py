@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackType
 from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
-from ...affinity.errors import ConflictError, TidelogError, UsageError
+from ...affinity.errors import ConflictError, DeadlineError, TidelogError, UsageError
 from .choices import TransactionOptions, checked_seconds
 from .transaction_session import TransactionSession, TransactionSource
 from .transactions import Transaction
@@ -113,6 +113,8 @@ class Retries:
         self.entered = False
         """Whether the block of the newest one was begun."""
         self._done = False
+        self._earlier: TidelogError | None = None
+        """What ended the attempt before this one: why there is no time left."""
         self._block = block
         self._count = count
         self._options = options
@@ -134,14 +136,17 @@ class Retries:
         What has ``committed``, as the work did that itself, is not made again: it would take
         effect twice.
         """
+        if isinstance(error, DeadlineError) and self._earlier is not None:
+            error.args = (f"{error}; the attempt before it: {self._earlier}",)
         if not isinstance(error, TidelogError) or not error.retryable:
             return False
         if committed:
             error.args = (f"{error}; that was behind the commit, which took effect",)
             return False
-        if self._plan.last:
+        if self._plan.last or (self._end is not None and self._now() >= self._end):
             _tell_attempts(error, self.number)
             return False
+        self._earlier = error
         self._done = False
         return True
 

@@ -277,6 +277,33 @@ def test_a_deadline_that_passes_in_an_attempt_ends_it(store: Opened) -> None:
     assert dict(users) == {}
 
 
+def test_what_ended_an_attempt_comes_out_where_no_time_is_left(store: Opened) -> None:
+    # It was a DeadlineError of the next attempt, which had no time for anything.
+    def slow(tx: Any) -> None:
+        store.environment.time.move(2.0)
+        raise conflict()
+
+    with pytest.raises(ConflictError, match=r"that was after 1 attempt$"):
+        store.database.run(slow, deadline=1.0)
+
+
+def test_a_deadline_tells_what_the_attempt_before_it_met(store: Opened) -> None:
+    users = store.database.map("users")
+    calls = 0
+
+    def slow(tx: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise conflict()
+        store.environment.time.move(2.0)
+        tx[users][b"a"] = b"1"
+
+    with pytest.raises(DeadlineError, match=r"has passed; the attempt before it: changed$"):
+        store.database.run(slow, deadline=1.0)
+    assert dict(users) == {}
+
+
 @pytest.mark.parametrize("work", [None, 5])
 def test_what_is_no_function_is_not_run(store: Opened, work: Any) -> None:
     # It was a bare TypeError, after a transaction had begun.
