@@ -105,7 +105,7 @@ class Partitions:
         topology = self._leases.topology
         for partition in partitions:
             if not topology.is_present(topology.partitions[partition].author):
-                raise _deserted(partition, topology)
+                raise deserted(partition, topology)
 
     def drain(self, moving: Iterable[PartitionCopies]) -> None:
         """Take nothing new for some partitions in their epochs: others are to serve them (K7)."""
@@ -182,7 +182,7 @@ class Partitions:
         if self._leases.is_released(copies):
             return about_to_move(partition)
         if not topology.is_present(copies.author):
-            return _deserted(partition, topology)
+            return deserted(partition, topology)
         return RoutedError("remap", f"partition {partition} is served by {copies.author}")
 
     # -------------------------------------------------------------- epochs
@@ -193,7 +193,8 @@ class Partitions:
             self._opened[partition] = max(epoch, self._opened.get(partition, 0))
 
 
-def _deserted(partition: int, topology: Topology) -> Exception:
+def deserted(partition: int, topology: Topology) -> Exception:
+    """Return the error for a partition whose primary has gone: to wait, or that nobody is there."""
     copies = topology.partitions[partition]
     if any(topology.is_present(copy) for copy in copies.in_sync):
         return RoutedError("wait", f"partition {partition} is about to be taken over")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from ...affinity.errors import SnapshotExpiredError
 from ...affinity.topology import Incarnation, Topology
-from .partitions import RoutedError
+from .partitions import RoutedError, deserted
 from .post import Post
 from .tx_messages import PinnedHere, pin_message, resume_message
 
@@ -84,9 +84,11 @@ class Snapshots:
     def _try(self, taking: _Taking) -> None:
         topology = self._topology
         authors = {copies.author for copies in topology.partitions}
-        if any(not topology.is_present(author) for author in authors):
-            self._end(taking, RoutedError("wait", "a partition is not served"))
-            return
+        for partition, copies in enumerate(topology.partitions):
+            if not topology.is_present(copies.author):
+                why = deserted(partition, topology)
+                self._end(taking, RoutedError("wait", str(why)))
+                return
         if taking.attempt == ATTEMPTS_MAX:
             why = f"no moment was found in {ATTEMPTS_MAX} attempts at which all members held"
             self._end(taking, SnapshotExpiredError(f"no snapshot was taken: {why}"))

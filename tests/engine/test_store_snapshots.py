@@ -289,6 +289,7 @@ def test_while_an_author_is_away_none_is_taken() -> None:
     error = the_error(at)
     assert isinstance(error, RoutedError)
     assert (error.answer, at.said()) == ("wait", [])
+    assert str(error).startswith("partition "), "which one, and why, is told if that lasts"
     at = Taker()
     at.take()
     at.said()
