@@ -1017,6 +1017,8 @@ def test_who_joins_is_new_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     nobody = picture_of(GROWN, dict.fromkeys(("n1", "n2", "n3", "n4", "v1"), SILENT))
     with pytest.raises(NotEnoughMembersError, match="nobody can join"):
         joins(nobody)
+    with pytest.raises(NotEnoughMembersError, match="1 of the 3 members that vote answer"):
+        joins(grown((N1, N2, N3), majority=False))
 
 
 @pytest.mark.parametrize("command", ["server", "cluster"])

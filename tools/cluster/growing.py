@@ -47,13 +47,21 @@ def newcomer_of(
 ) -> LocalMember:
     """Return who joins: who is named, who has not come to an end of it, or somebody new.
 
-    Who is new is written down.
+    Who is new is written down.  ``NotEnoughMembersError`` if nobody could decide it.
     """
     picture = look(folder, cluster)
     if not picture.statuses:
         raise NotEnoughMembersError(
             "no member answers, and so nobody can join",
             hint=f"Start the cluster first: `tidelog cluster up --dir {shlex.quote(folder)}`.",
+        )
+    voting = picture.voting
+    there = [one for one in voting if picture.state_of(one) == "up"]
+    if not picture.majority and len(there) <= len(voting) // 2:
+        raise NotEnoughMembersError(
+            f"{len(there)} of the {len(voting)} members that vote answer, and without a majority "
+            "nobody can join",
+            hint=f"Start the others: `tidelog cluster status {shlex.quote(folder)}` names them.",
         )
     found = next((one for one in cluster.members if one.name == name), None)
     if name is None:

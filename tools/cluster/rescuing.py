@@ -48,7 +48,16 @@ def rescue_cluster(folder: str, cluster: LocalCluster, left: Collection[str]) ->
 
     members = [member for member in cluster.members if member.name in left]
     paths = [os.path.abspath(os.path.join(folder, member.directory)) for member in members]
-    topology = rescue_members(production(), paths)
+    try:
+        topology = rescue_members(production(), paths)
+    except UsageError as error:
+        for member in members:  # who are told by their ids there
+            if str(error).startswith(f"{member.id} "):
+                raise UsageError(
+                    str(error).replace(str(member.id), member.name, 1),
+                    hint=f"Leave it out: give `--lost {member.name}`, too. {error.hint}",
+                ) from None
+        raise
     assert topology.cluster is not None
     backups = min(cluster.backups, len(members) - 1)
     write_cluster(

@@ -253,7 +253,9 @@ def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
             f"the disk of {name} is gone: {directory} is not there, or has no manifest; a new one "
             "in its place would not be the same member",
             hint="Bring that directory back. Without it start each of the others by itself, with "
-            "`tidelog cluster start`: what they have copies of is served, if they are a majority.",
+            "`tidelog cluster start`: what they have copies of is served, if they are a majority. "
+            "If most disks are gone for good, take all down, and make a cluster of those that are "
+            f"left: `tidelog cluster rescue {shlex.quote(folder)}`.",
         )
 
 
