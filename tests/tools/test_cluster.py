@@ -62,6 +62,7 @@ from tidelog.tools.server.members import (
     named_members,
     parsed_address,
 )
+from tidelog.tools.shell.exits import RefusedError
 
 CLUSTER = UUID(int=9)
 N1, N2, N3 = (member_id(CLUSTER, name) for name in ("n1", "n2", "n3"))
@@ -992,6 +993,13 @@ def test_who_joins_is_new_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(growing, "look", lambda *_place: found)
         return newcomer_of(place, found.cluster, name, voter=voter, base_port=None)
 
+    with pytest.raises(RefusedError, match="the disk of n4 is gone"):
+        joins(grown())
+    with pytest.raises(RefusedError, match="n4 was declared lost"):
+        joins(replace(grown(), cluster=GROWN.without("n4")), "n4")
+    for name in ("n4", "v1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST_NAME).touch()
     assert joins(grown()).name == "n4", "it is entering still"
     new = joins(grown((N1, N2, N3, N4, V1)))
     assert (new.name, new.joined, new.voter, new.id) == (

@@ -24,8 +24,9 @@ from dataclasses import replace
 from ...affinity.errors import ClusterError, NotEnoughMembersError, UsageError
 from ...engine.agreement.identity import member_id
 from ...engine.system.environment import address_text
+from ...engine.system.layout import MANIFEST_NAME
 from ..server.members import check_member_name, parsed_address
-from ..shell.exits import NotServedError
+from ..shell.exits import NotServedError, RefusedError
 from .baseline import Seat, changes_text, is_settled, seats_of
 from .cluster_file import LocalCluster, LocalMember, write_cluster
 from .elsewhere import found_cluster
@@ -71,6 +72,7 @@ def newcomer_of(
         found = next((one for one in joined if seats[one.name].stage in under_way), None)
     if found is None:
         return _new_member(folder, cluster, name or _next_name(folder, cluster), voter, base_port)
+    _check_may_come(folder, picture, found)
     if not found.joined:
         raise UsageError(
             f"{found.name} is one of those that began the cluster",
@@ -82,6 +84,26 @@ def newcomer_of(
             hint="Leave --voter out, or give another name.",
         )
     return found
+
+
+def _check_may_come(folder: str, picture: Picture, member: LocalMember) -> None:
+    """Raise ``RefusedError`` for a member whose disk is lost: it does not come back."""
+    anew = f"`tidelog cluster join {shlex.quote(folder)}`"
+    if member.lost:
+        raise RefusedError(
+            f"{member.name} was declared lost: it never comes back",
+            hint=f"Let a new member join: {anew}. What its disk has stays there.",
+        )
+    directory = os.path.join(folder, member.directory)
+    seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
+    known = member.joined and seats[member.name].stage != "joining"
+    if known and not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+        raise RefusedError(
+            f"the disk of {member.name} is gone: {directory} is not there, or has no manifest, and "
+            "the cluster knows that member",
+            hint="Bring that directory back. If it is gone for good, declare it lost: `tidelog "
+            f"cluster lose {shlex.quote(folder)} {member.name}`; then let a new one join: {anew}.",
+        )
 
 
 def _next_name(folder: str, cluster: LocalCluster) -> str:

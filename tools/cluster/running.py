@@ -227,7 +227,10 @@ def made_members(folder: str, cluster: LocalCluster, tell: TellUser) -> list[str
         manifest = os.path.join(folder, member.directory, MANIFEST_NAME)
         if member.joined and not os.path.exists(manifest):
             place = shlex.quote(folder)
-            tell(f"{member.name} has no store: `tidelog cluster join {place} {member.name}`")
+            tell(
+                f"{member.name} has no store: `tidelog cluster join {place} {member.name}`; if it "
+                f"had one, `tidelog cluster lose {place} {member.name}`"
+            )
         else:
             names.append(member.name)
     return names
