@@ -300,4 +300,4 @@ def _come_again(request: ClientRequest) -> None:
 
 def is_locked() -> RoutedError:
     """Return the answer for keys of a transaction whose outcome is not known yet."""
-    return RoutedError("wait", "another transaction of several partitions has keys of this locked")
+    return RoutedError("wait", "another transaction has keys of this locked")

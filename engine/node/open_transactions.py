@@ -180,7 +180,10 @@ class OpenTransactions:
             tx, first = None, False
         if tx is None:
             if not first:
-                raise locks_lost(f"the member {self._me.member} does not keep it any more")
+                raise locks_lost(
+                    f"the member {self._me.member} does not keep it any more, as if it had locked "
+                    f"nothing for {IDLE_S_MAX:g} s"
+                )
             if self._by_connection[request.connection] >= OPEN_MAX:
                 raise UsageError(
                     f"{OPEN_MAX:,} pessimistic transactions are open over one connection",

@@ -296,7 +296,10 @@ class PlainLocks:
     def _held(self, name: bytes, partition: int) -> _Holding:
         holding = self._holdings.get(name, {}).get(partition)
         if holding is None or name in self._acquiring:
-            raise locks_lost(f"partition {partition} has none of them")
+            raise locks_lost(
+                f"partition {partition} has none of them, as if it had locked nothing for too "
+                "long, or a member had gone"
+            )
         return holding
 
     def has(self, name: bytes, partition: int) -> bool:
