@@ -86,8 +86,7 @@ class Snapshots:
         authors = {copies.author for copies in topology.partitions}
         for partition, copies in enumerate(topology.partitions):
             if not topology.is_present(copies.author):
-                why = deserted(partition, topology)
-                self._end(taking, RoutedError("wait", str(why)))
+                self._end(taking, RoutedError("wait", str(deserted(partition, topology))))
                 return
         if taking.attempt == ATTEMPTS_MAX:
             why = f"no moment was found in {ATTEMPTS_MAX} attempts at which all members held"
