@@ -233,13 +233,10 @@ class Coordinator:
     ) -> Iterator[tuple[Credentials, str]]:
         """Yield who may not join, with the reason, and forget that they asked."""
         for member, join in sorted(self._joins.items()):
-            incarnation = join.credentials.incarnation
             reason = misfit(join.credentials, topology) or _too_short(join, ends.get(member))
             if reason is not None:
                 del self._joins[member]
                 yield join.credentials, reason
-            elif topology.is_present(incarnation):
-                del self._joins[member]
 
     def due(
         self, topology: Topology, kept: Sequence[Decision], now: float
@@ -443,13 +440,12 @@ class Coordinator:
         if self._departures.too_few(topology):
             return []
         present = sorted(topology.present - {self._me})
-        left = [one for one in present if one.member not in self._joins]
-        for incarnation in left:
+        for incarnation in present:
             if not self._answers.lately(incarnation.member, now):
                 self._notice(incarnation)
         return [
             MemberGone(incarnation=incarnation)
-            for incarnation in left
+            for incarnation in present
             if self._answers.is_noticed(incarnation)
             and self._answers.all_outlived(incarnation, topology, self.lease.round)
             and has_majorities(self._answers.survivors(incarnation), [topology.baseline])
@@ -529,10 +525,13 @@ def _behind(topology: Topology, changes: Sequence[TopologyChange]) -> Topology:
 
 
 def _best_copies_first(asked: tuple[tuple[Incarnation, int], ProposeChange]) -> tuple[int, ...]:
-    """Return where a request stands: of resets of one partition that of the best copy is first."""
+    """Return where a request stands: of resets of one partition that of the best copy is first.
+
+    Who begins with nothing has opened no epoch, and has no number.
+    """
     change = asked[1].change
     if isinstance(change, PartitionReset):
-        return change.partition, change.empty, -change.opened, -change.upto
+        return change.partition, -change.opened, -change.upto
     return (-1,)
 
 

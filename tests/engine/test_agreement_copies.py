@@ -26,7 +26,7 @@ from tidelog.affinity.changes import (
 )
 from tidelog.affinity.folding import ChangeError, _Draft
 from tidelog.affinity.topology import Incarnation, PartitionCopies, Topology
-from tidelog.engine.agreement import coordinator
+from tidelog.engine.agreement import coordinator, machine
 from tidelog.engine.agreement.answers import Answers
 from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
 from tidelog.engine.agreement.machine import Agreement
@@ -411,6 +411,29 @@ def test_s2_a_whole_set_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(takeovers, "_who_came_back", only_all)
     with pytest.raises(Violation, match="not within"):
         opens_without()
+
+
+def opens_though_coordinators_change() -> None:
+    net = all_restarted(late=3)
+    for _ in range(2):
+        net.run(2)
+        peer = net[leader(net)]
+        net.machine(peer.id.int)._resign(peer.clock(net.time))
+        net._drive(peer)
+    net.run_until(lambda: all(one.epoch == 2 for one in net.truth.partitions), 4)
+
+
+def test_s2_a_set_is_waited_for_once_however_often_coordinators_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opens_though_coordinators_change()
+
+    def anew(me: Any, term: Any, timing: Any, now: Any, adopted: Any, _known: Any) -> Coordinator:
+        return Coordinator(me, term, timing, now, adopted, Waits(1.0))
+
+    monkeypatch.setattr(machine, "Coordinator", anew)
+    with pytest.raises(Violation, match="not within"):
+        opens_though_coordinators_change()
 
 
 def test_s2_a_coordinator_who_has_known_nothing_waits_from_now_on() -> None:

@@ -16,6 +16,7 @@ from tidelog.affinity.changes import (
     CopiesRemoved,
     Decision,
     GoalsSet,
+    Joined,
     MemberGone,
     MemberLost,
     MemberWanted,
@@ -30,13 +31,22 @@ from tidelog.affinity.takeovers import GivenUp
 from tidelog.affinity.topology import (
     Incarnation,
     KnownMember,
+    Loss,
     MovingCopy,
     PartitionCopies,
     Topology,
 )
-from tidelog.engine.agreement.coordinator import GIVE_IT_UP, Coordinator
+from tidelog.engine.agreement.coordinator import GIVE_IT_UP, REQUESTS_MAX, Coordinator
 from tidelog.engine.agreement.departures import TOO_FEW
-from tidelog.engine.agreement.messages import Guard, Pong, ProposeChange, Release, Term
+from tidelog.engine.agreement.messages import (
+    Credentials,
+    Guard,
+    Join,
+    Pong,
+    ProposeChange,
+    Release,
+    Term,
+)
 from tidelog.engine.agreement.timing import Timing
 from tidelog.engine.agreement.waits import Waits
 
@@ -366,6 +376,36 @@ def test_a_new_coordinator_waits_for_a_set_since_its_member_has_known_that_it_is
     assert Takeover in [type(change) for change in changes(at, gone, TIMING.restart_wait)]
 
 
+def test_who_has_gone_gets_no_lease() -> None:
+    # Else its partitions would wait for its end for ever.
+    at, of = leading(), topology((ME, BOB), away=[EVE], again=[CID])
+    answered(at, ME, BOB, CID, EVE)
+    assert [holder for holder, _, _ in at.leases_due(of, 0.0)] == [ME, BOB]
+
+
+def test_a_question_to_join_is_answered_once() -> None:
+    at, of = leading(), topology((ME, BOB), away=[EVE])
+    again = EVE._replace(boot=2)
+    disk = Credentials(incarnation=again, last=b"", fresh=b"n" * 16, end=7)
+    at.joining(Join(credentials=disk, address="eve"))
+    lost = {**of.members, EVE.member: replace(of.members[EVE.member], lost=True)}
+    assert changes(at, replace(of, members=lost), 0.0) == (), "it is lost"
+    assert changes(at, of, 0.0) == ()
+    at.joining(Join(credentials=disk, address="eve"))
+    [joined] = changes(at, of, 0.0)
+    assert isinstance(joined, Joined)
+    assert joined.incarnation == again
+
+
+def test_of_too_many_questions_the_oldest_are_forgotten() -> None:
+    at, leaves = leading(), MemberGone(incarnation=CID)
+    at.asked(EVE, ProposeChange(request=0, change=replace(leaves, incarnation=EVE)), 0.0)
+    for number in range(REQUESTS_MAX):
+        at.asked(CID, ProposeChange(request=number, change=leaves), 0.0)
+    assert len(at._requests) == REQUESTS_MAX
+    assert {sender for sender, _ in at._requests} == {CID}
+
+
 def test_who_asks_to_leave_where_too_few_stay_is_told_at_once_and_nobody_else_is_gone() -> None:
     at, of = leading(), topology((ME, BOB))
     for one in (BOB, CID):
@@ -658,6 +698,73 @@ def test_whoever_may_have_a_better_copy_is_waited_for_from_the_first_word_on() -
     assert changes(at, of, end)[0] == better
 
 
+def lost_of_bob(**others: Any) -> Topology:
+    """Return a topology of which Bob's partition is lost, and goes on by itself."""
+    of = replace(topology((BOB,)), loss_policy="ignore")
+    more = {"bob": {"present": False, "lost": True}, **others}
+    known = {member(number): more.get(name, {}) for number, name in enumerate(NAMES, 1)}
+    members = {one: replace(of.members[one], **known[one]) for one in of.members}
+    return replace(of, members=members)
+
+
+NAMES = ("me", "bob", "cid", "eve")
+WORSE = PartitionReset(partition=0, epoch=2, author=ME, empty=False, opened=1, upto=3)
+BETTER = replace(WORSE, author=CID, upto=5)
+
+
+def offered(at: Coordinator, *offers: PartitionReset, now: float = 0.0) -> None:
+    for change in offers:
+        at.asked(change.author, ProposeChange(request=3, change=change), now)
+
+
+@pytest.mark.parametrize(
+    ("eve", "is_awaited"),
+    [
+        ({}, True),
+        ({"present": False}, True),
+        ({"present": False, "lost": True}, False),
+        ({"voter": True}, False),
+    ],
+)
+def test_who_may_have_a_better_copy_of_what_is_lost_is_awaited(
+    eve: dict[str, bool], is_awaited: bool
+) -> None:
+    at, of = leading(), lost_of_bob(eve=eve)
+    offered(at, WORSE, BETTER)
+    assert (BETTER in changes(at, of, 0.0)) is not is_awaited
+
+
+def test_what_somebody_offered_who_has_gone_since_counts_once_it_offers_that_again() -> None:
+    at, of = leading(), lost_of_bob()
+    offered(at, WORSE, BETTER)
+    assert changes(at, of, 0.0) == (), "Eve has told nothing"
+    gone = lost_of_bob(cid={"present": False})
+    offered(at, replace(WORSE, author=EVE))
+    assert changes(at, gone, 0.1) == ()
+    again = replace(BETTER, author=CID._replace(boot=2))
+    offered(at, again)
+    assert again in changes(at, lost_of_bob(cid={"boot": 2}), 0.2)
+
+
+def test_who_may_have_a_better_copy_is_waited_for_anew_when_a_partition_is_lost_again() -> None:
+    at, of = leading(), lost_of_bob()
+    assert changes(at, of, 0.0) == ()
+    assert changes(at, topology((CID,)), 10.0) == ()
+    offered(at, WORSE)
+    assert changes(at, of, 20.0) == ()
+    assert WORSE in changes(at, of, 20.0 + TIMING.restart_wait)
+
+
+def test_of_what_is_left_of_a_lost_partition_the_newest_that_was_opened_goes_on() -> None:
+    older = replace(WORSE, upto=9)
+    newer = replace(WORSE, author=CID, opened=2, upto=1)
+    empty = replace(WORSE, author=EVE, opened=0, upto=0, empty=True)
+    at = leading()
+    offered(at, empty, older, newer)
+    found = changes(at, lost_of_bob(), 0.0)
+    assert [one for one in found if isinstance(one, PartitionReset)] == [newer]
+
+
 @pytest.mark.parametrize("partition", [0, 4])
 def test_who_asks_to_reset_what_is_not_lost_is_refused_at_once(partition: int) -> None:
     at, of = leading(), topology((BOB,))
@@ -684,3 +791,83 @@ def test_what_is_in_doubt_is_ended_once_the_lease_of_who_is_missing_has_ended() 
     held = at.lease.held_until(BOB)
     assert at.due(of, (), held - 0.01) == (None, [])
     assert change in changes(at, of, held)
+
+
+def test_what_is_in_doubt_does_not_wait_for_who_cannot_tell_and_is_there() -> None:
+    # Its partition went on from an older copy, and its lease is given anew all the time.
+    at, of = leading(), topology((BOB,))
+    answered(at, ME, BOB, CID, EVE)
+    assert BOB in [holder for holder, _, _ in at.leases_due(of, 0.0)]
+    loss = Loss(index=6, partition=0, before=0, epoch=1, author=BOB, opened=0, upto=0)
+    change = TransactionResolved(
+        tx_id=b"t" * 16, attempt=1, commits=True, by_hand=False, time=0,
+        participants=((0, 0),), missing=((0, 1),),
+    )  # fmt: skip
+    at.asked(ME, ProposeChange(request=3, change=change), 0.0)
+    assert changes(at, replace(of, losses=(loss,)), 0.0) == (change,)
+
+
+# ------------------------------------------------------------------ who opens nothing
+
+
+def unopened(*baseline: Incarnation, away: Sequence[Incarnation] = ()) -> Topology:
+    """Return a topology in which Bob has not opened what Cid has a copy of."""
+    of = topology((BOB, CID), away=away)
+    voters = tuple(one.member for one in baseline or (ME, BOB, CID, EVE))
+    return replace(of, baseline=voters, partitions=(replace(of.partitions[0], opened=False),))
+
+
+HEARD = TIMING.member_timeout
+"""Seconds behind an election in which everybody says what it has opened."""
+PATIENCE = HEARD + TIMING.exchange_timeout
+
+
+def led(
+    at: Coordinator, of: Topology, until: float, *there: Incarnation, since: float = 0.0
+) -> tuple[Any, ...]:
+    """Lead with a round in each heartbeat; return what follows in the last one."""
+    found: tuple[Any, ...] = ()
+    for beat in range(int((until - since) / TIMING.heartbeat) + 1):
+        now = since + beat * TIMING.heartbeat
+        answered(at, *(there or (ME, BOB, CID, EVE)), now=now)
+        found = changes(at, of, now)
+    return found
+
+
+def test_x4_who_opens_nothing_has_gone_after_a_time_that_begins_with_the_epoch() -> None:
+    at, of, beat = leading(), unopened(), TIMING.heartbeat
+    assert led(at, of, PATIENCE - beat) == ()
+    newer = replace(of, partitions=(replace(of.partitions[0], epoch=2),))
+    begun = PATIENCE
+    assert led(at, newer, begun, since=begun) == (), "that is another epoch"
+    end = begun + TIMING.exchange_timeout
+    assert led(at, newer, end - beat, since=begun + beat) == ()
+    assert MemberGone(incarnation=BOB) in led(at, newer, end, since=end)
+
+
+def test_x4_who_opens_nothing_gets_no_lease_any_more() -> None:
+    for of, everybody in ((unopened(), False), (topology((BOB, CID)), True)):
+        at = leading()
+        led(at, of, PATIENCE)
+        given = [holder for holder, _, _ in at.leases_due(of, PATIENCE)]
+        assert given == sorted([ME, CID, EVE, *[BOB] * everybody])
+
+
+@pytest.mark.parametrize(
+    ("voters", "away", "goes"),
+    [
+        ((ME, BOB, CID), [], True),
+        ((ME, BOB, CID), [ME], False),
+        ((BOB, CID), [], False),
+        ((ME, BOB, CID, EVE), [EVE], False),
+        ((ME, BOB, EVE), [CID], False),
+    ],
+)
+def test_x4_who_opens_nothing_stays_unless_others_can_decide_and_go_on(
+    voters: Sequence[Incarnation], away: Sequence[Incarnation], goes: bool
+) -> None:
+    at, of = leading(), unopened(*voters, away=away)
+    there = [one for one in (ME, BOB, CID, EVE) if one not in away]
+    assert (MemberGone(incarnation=BOB) in led(at, of, PATIENCE, *there)) is goes
+    given = [holder for holder, _, _ in at.leases_due(of, PATIENCE)]
+    assert (BOB in given) is not goes
