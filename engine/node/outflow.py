@@ -96,8 +96,7 @@ class Outflow:
     def pump(self) -> None:
         """Send what is new in the streams to everybody whose connection takes it."""
         for member in self._streams.members_behind():
-            if member not in self._blocked:
-                self._pump_to(member)
+            self._pump_to(member)
 
     def _pump_to(self, member: UUID) -> None:
         while member not in self._blocked and (

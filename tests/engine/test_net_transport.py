@@ -30,7 +30,7 @@ from tidelog.engine.net.frames import LENGTH_BYTES, FrameDecoder
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.net.links import Links
-from tidelog.engine.net.transport import STRANGERS_MAX, Transport, UnwelcomeError
+from tidelog.engine.net.transport import PAUSE_S, STRANGERS_MAX, Transport, UnwelcomeError
 from tidelog.engine.system.environment import Stream
 from tidelog.errors import UsageError
 from tidelog.testing import World
@@ -395,6 +395,98 @@ def test_a_connection_that_is_hung_up_is_made_anew_and_the_other_class_stays() -
     assert b.numbers("<a", "data") == [1]
 
 
+def test_who_is_met_again_stays_connected_and_at_another_address_is_connected_anew() -> None:
+    # Each decision tells whom to meet.
+    world = World(1)
+    a, b = members(world, "a", "b")
+
+    async def scenario() -> None:
+        await started(a, b)
+        a.transport.meet(id_of("b"), ("b", PORT))
+        await trio.sleep(5)
+        assert len(a.of("up", "b", "data")) == 1
+        elsewhere = await b.transport.listen(("b", PORT + 1))
+        a.transport.meet(id_of("b"), elsewhere)
+        await trio.sleep(5)
+        a.send("b", "data", stored(1))
+        await trio.sleep(1)
+
+    world.run(scenario)
+    assert len(a.of("up", "b", "data")) == len(a.of("up", "b", "control")) == 2
+    assert len(b.of("down", "<a", "data")) == len(b.of("down", "<a", "control")) == 1
+    assert b.numbers("<a", "data") == [1]
+
+
+def test_who_is_parted_with_loses_what_was_made_to_it_and_what_was_accepted_from_it() -> None:
+    world = World(1)
+    a, b, c = members(world, "a", "b", "c")
+
+    async def scenario() -> None:
+        await started(a, b, c)
+        a.transport.part(id_of("b"))
+        await trio.sleep(0.02)
+
+    world.run(scenario)
+    for channel in ("control", "data"):
+        assert len(b.of("down", "<a", channel)) == len(a.of("down", "<b", channel)) == 1
+        assert c.of("down", "<a", channel) == a.of("down", "<c", channel) == []
+
+
+def test_a_peer_is_reached_while_data_goes_both_ways() -> None:
+    world = World(1)
+    a, b, c = members(world, "a", "b", "c")
+    both, alone = {id_of("b"), id_of("c")}, {id_of("c")}
+
+    async def scenario() -> None:
+        await started(a, b, c)
+        assert a.transport.reached() == both
+        a.transport.hang_up(id_of("b"), "data", TimeoutError("too little is taken"))
+        assert a.transport.reached() == alone
+        await trio.sleep(5)
+        assert a.transport.reached() == both
+        b.transport.part(id_of("a"))
+        await trio.sleep(5)
+        assert a.send("b", "data", stored(0)) == "queued"
+        assert a.transport.reached() == alone, "nothing comes from it"
+
+    world.run(scenario)
+
+
+def test_a_connection_that_breaks_is_made_again_at_once_whatever_had_failed_before() -> None:
+    world = World(1)
+    a, b = members(world, "a", "b")
+
+    async def scenario() -> None:
+        await started(a)
+        await started(b)
+        world.network.reset("a", "b")
+        await trio.sleep(2 * PAUSE_S)
+
+    world.run(scenario)
+    assert len(a.of("failed", "b", "data")) > 5
+    assert len(a.of("up", "b", "data")) == 2
+
+
+def test_who_connects_is_connected_to_at_once_though_an_older_attempt_hears_nothing() -> None:
+    world = World(1)
+    a, b = members(world, "a", "b")
+
+    async def scenario() -> None:
+        b.node.start()
+        await trio.sleep(1)
+        b.node.kill("lost")
+        await b.node.wait_ended()
+        a.node.start()
+        await trio.sleep(1)
+        assert a.of("failed", "b", "data") == [], "its machine is away"
+        b.node.start()
+        await trio.sleep(0.5)
+
+    world.run(scenario)
+    assert len(a.of("up", "<b", "data")) == 1
+    assert len(a.of("up", "b", "data")) == len(a.of("up", "b", "control")) == 1
+
+
 def test_even_control_messages_are_not_kept_without_limit() -> None:
     world = World(1)
     a, b = members(world, "a", "b", outbox_bytes=1000)
@@ -678,6 +770,8 @@ def test_a_peer_that_is_silent_or_something_else_is_tried_again() -> None:
             nursery.start_soon(answer, "silent", b"")
             nursery.start_soon(answer, "refusing", framed(Refusal("gone", "out").message()))
             await started(a)
+            left = [stream.peer[0] for stream in world.network._hosts["a"].streams]
+            assert all(left.count(name) <= 2 for name in a.others), "one for each class"
             nursery.cancel_scope.cancel()
 
     world.run(scenario)
