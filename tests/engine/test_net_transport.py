@@ -30,7 +30,13 @@ from tidelog.engine.net.frames import LENGTH_BYTES, FrameDecoder
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.net.links import Links
-from tidelog.engine.net.transport import PAUSE_S, STRANGERS_MAX, Transport, UnwelcomeError
+from tidelog.engine.net.transport import (
+    PAUSE_S,
+    PAUSE_S_MAX,
+    STRANGERS_MAX,
+    Transport,
+    UnwelcomeError,
+)
 from tidelog.engine.system.environment import Stream
 from tidelog.errors import UsageError
 from tidelog.testing import World
@@ -237,6 +243,7 @@ def test_a_half_open_connection_ends_as_soon_as_the_next_one_is_there() -> None:
         await trio.sleep(3)
         a.send("b", "control", ping(7))
         await trio.sleep(1)
+        assert b.transport.reached() == {id_of("a")}, "the older one has taken nothing with it"
 
     world.run(scenario)
     assert b.numbers("<a", "control") == [7]
@@ -720,6 +727,28 @@ def test_a_frame_that_is_cut_off_is_not_heard() -> None:
     assert b.of("down", "<x", "control") == [None]
 
 
+def test_a_boot_counts_against_nobody_once_its_connections_have_ended() -> None:
+    # W1: another disk may have claimed it, which the cluster has refused since.
+    world = World(1)
+    [b] = members(world, "b")
+    node = world.add("x", idle)
+
+    async def scenario() -> None:
+        node.start()
+        await started(b)
+        for boot in (7, 2):
+            stream, _ = await call(
+                node.environment.network, ("b", PORT), introduction(number=1, boot=boot)
+            )
+            await stream.send(framed(ping(boot)))
+            await trio.sleep(1)
+            stream.close()
+            await trio.sleep(1)
+
+    world.run(scenario)
+    assert b.numbers("<x", "control") == [7, 2]
+
+
 def test_a_boot_whose_caller_never_hears_its_answer_counts_against_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -786,14 +815,14 @@ def test_a_system_that_has_no_sockets_left_ends_nothing(
 ) -> None:
     world = World(1)
     a, b = members(world, "a", "b")
-    accept, failures = SimulatedListener.accept, [OSError(errno.EMFILE, "too many open files")] * 3
+    accept, failed = SimulatedListener.accept, dict[SimulatedListener, list[float]]()
 
     async def accept_later(listener: SimulatedListener) -> SimulatedStream:
-        stream = await accept(listener)
-        if failures:
-            stream.close()
-            raise failures.pop()
-        return stream
+        at = failed.setdefault(listener, [])
+        if len(at) < 3:
+            at.append(trio.current_time())
+            raise OSError(errno.EMFILE, "too many open files")
+        return await accept(listener)
 
     monkeypatch.setattr(SimulatedListener, "accept", accept_later)
 
@@ -805,7 +834,8 @@ def test_a_system_that_has_no_sockets_left_ends_nothing(
 
     world.run(scenario)
     assert b.numbers("<a", "control") == [1]
-    assert not failures
+    for first, second, third in failed.values():
+        assert min(second - first, third - second) >= PAUSE_S_MAX, "nothing is tried in between"
     assert any("too many open files" in line for line in warnings_of(caplog))
 
 
