@@ -16,6 +16,7 @@ from tidelog.affinity.errors import (
     TidelogError,
     UsageError,
 )
+from tidelog.engine.aio.database import loop_session_of
 from tidelog.engine.api import attempts as attempts_module
 from tidelog.engine.api.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
 from tidelog.engine.api.database import session_of
@@ -253,6 +254,28 @@ def test_pauses_grow_and_are_spread_by_chance(store: Opened) -> None:
     assert limits[-1] == PAUSE_MAX
 
 
+@pytest.mark.loops
+async def test_for_tasks_pauses_grow_and_are_spread_by_chance(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def paused(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def lost(_tx: Any) -> None:
+        raise conflict()
+
+    async with opened_under_trio() as db:
+        session = loop_session_of(db)
+        monkeypatch.setattr(session.loop, "sleep", paused)
+        monkeypatch.setattr(session.writer().random, "uniform", lambda low, high: low + high / 2)
+        with pytest.raises(ConflictError):
+            await db.run(lost)
+    limits = [min(PAUSE_FIRST * 2**number, PAUSE_MAX) for number in range(ATTEMPTS - 1)]
+    assert pauses == [limit / 2 for limit in limits]
+
+
 def test_a_deadline_is_for_all_attempts_together(
     store: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,6 +325,20 @@ def test_a_deadline_tells_what_the_attempt_before_it_met(store: Opened) -> None:
     with pytest.raises(DeadlineError, match="has passed; the attempt before it: changed"):
         store.database.run(slow, deadline=1.0)
     assert dict(users) == {}
+
+
+def test_a_deadline_that_passes_in_a_pause_ends_the_next_attempt(store: Opened) -> None:
+    time = store.environment.time
+    session_of(store.database).pause = lambda _seconds: time.move(2.0)
+    work = Work(store, 1)
+
+    def slow(tx: Any) -> None:
+        work(tx)
+        time.move(0.001)
+
+    with pytest.raises(DeadlineError):
+        store.database.run(slow, deadline=1.0)
+    assert (work.calls, dict(work.users)) == (2, {})
 
 
 @pytest.mark.parametrize("work", [None, 5])
@@ -442,6 +479,15 @@ def test_a_function_of_which_nothing_runs_is_refused_before_anything_is_committe
 
 def test_a_generator_that_a_function_made_is_a_result(store: Opened) -> None:
     assert list(store.database.run(lambda tx: (n for n in range(3)))) == [0, 1, 2]
+
+
+@pytest.mark.loops
+async def test_for_tasks_what_is_no_function_is_not_run() -> None:
+    async with opened_under_trio() as db:
+        for work in (None, 5):
+            wrong: Any = work
+            with pytest.raises(UsageError, match="is not a function to run"):
+                await db.run(wrong)
 
 
 @pytest.mark.loops

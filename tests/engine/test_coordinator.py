@@ -841,7 +841,7 @@ def test_x4_who_opens_nothing_has_gone_after_a_time_that_begins_with_the_epoch()
     begun = PATIENCE
     assert led(at, newer, begun, since=begun) == (), "that is another epoch"
     end = begun + TIMING.exchange_timeout
-    assert led(at, newer, end - beat, since=begun + beat) == ()
+    assert led(at, newer, end - 2 * beat, since=begun + beat) == ()
     assert MemberGone(incarnation=BOB) in led(at, newer, end, since=end)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import random
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -24,9 +25,9 @@ from support.peers import (
     read_to_end,
     stored,
 )
-from tidelog.engine.net import transport
-from tidelog.engine.net.connection import hear, say
-from tidelog.engine.net.frames import LENGTH_BYTES, FrameDecoder
+from tidelog.engine.net import outbox, transport
+from tidelog.engine.net.connection import Connection, hear, say
+from tidelog.engine.net.frames import LENGTH_BYTES, FrameDecoder, Message, frame
 from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.net.links import Links
@@ -567,6 +568,36 @@ def test_a_client_is_answered_over_its_own_connection() -> None:
         assert found == wanted
 
     world.run(scenario)
+
+
+def test_what_is_said_while_messages_are_taken_is_one_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Answering(Member):
+        def arrived(self, connection: Connection, messages: list[Message]) -> None:
+            super().arrived(connection, messages)
+            for message in messages:
+                self.send("a", "data", message)
+
+    world = World(1)
+    a, b = Member(world, "a", ["b"]), Answering(world, "b", ["a"])
+    sizes: list[int] = []
+
+    def framed(packed: Sequence[bytes]) -> bytes:
+        sizes.append(len(packed))
+        return frame(packed)
+
+    async def scenario() -> None:
+        await started(a, b)
+        monkeypatch.setattr(outbox, "frame", framed)
+        with a.transport.gathering:
+            for number in range(3):
+                a.send("b", "data", stored(number))
+        await trio.sleep(1)
+
+    world.run(scenario)
+    assert a.numbers("<b", "data") == [0, 1, 2]
+    assert sizes == [3, 3]
 
 
 # ---------------------------------------------------------------- bad peers
