@@ -160,6 +160,24 @@ def test_a_lock_ends_with_its_call(three: Members) -> None:
         assert dict(m) == {}
 
 
+def test_a_deadline_and_a_patience_are_those_of_the_transaction(
+    three: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[Any, Any]] = []
+
+    class Locks(ClientLocks):
+        def __init__(self, cluster: Any, name: bytes, timeout: Any, ends: Any) -> None:
+            told.append((timeout, ends))
+            super().__init__(cluster, name, timeout, ends)
+
+    monkeypatch.setattr("tidelog.engine.client.transactions.ClientLocks", Locks)
+    with connect(three.url) as db:
+        db._session.now = lambda: 100.0
+        db.transaction("pessimistic", lock_timeout=2.0, deadline=5.0).rollback()
+        db.transaction("pessimistic").rollback()
+    assert told == [(2.0, 105.0), (None, None)]
+
+
 def test_a_rollback_and_a_close_let_go(three: Members) -> None:
     with connect(three.url) as db:
         m = counters(db)
@@ -315,6 +333,65 @@ def test_how_long_a_lock_is_waited_for_is_told(
 
 def failed(code: str, now: float = 0.0) -> Failed:
     return Failed(code, "", {}, now)
+
+
+def begun(three: Members) -> tuple[ClientLocks, Cluster]:
+    """Return the locks of a transaction that nobody keeps yet, and what its client knows."""
+    cluster = Cluster([three.url])
+    cluster.learn(three.view())
+    return ClientLocks(cluster, b"1" * 16, None, None), cluster
+
+
+def first_asked(locks: ClientLocks, key: str, until: float = FOREVER) -> tuple[Steps[None], bytes]:
+    """Return the steps of a lock behind its first request, and who was sent that."""
+    steps = locks.written(NAMESPACE, [key.encode()], until)
+    next(steps)
+    step = steps.send(StepDone(0.0))
+    assert isinstance(step, Ask)
+    return steps, step.member
+
+
+def test_who_may_have_given_a_first_lock_is_asked_for_the_next_one(three: Members) -> None:
+    # Else two members would keep the transaction.
+    locks, _ = begun(three)
+    steps, member = first_asked(locks, ONE)
+    assert member == three.members[1].id
+    steps.close()  # nobody waits for it any more
+    assert first_asked(locks, TWO)[1] == member
+    locks, _ = begun(three)
+    steps, member = first_asked(locks, ONE, until=1.0)
+    with pytest.raises(DeadlineError):
+        steps.send(failed("wait", 1.0))
+    assert first_asked(locks, TWO)[1] == member
+
+
+def test_of_those_that_were_asked_for_a_first_lock_the_last_may_have_given_it(
+    three: Members,
+) -> None:
+    locks, cluster = begun(three)
+    steps, _ = first_asked(locks, ONE)
+    three.primaries[partition_of(ONE.encode(), Space(0, PARTITIONS))] = 2
+    three.decide()
+    cluster.learn(three.view())
+    step = steps.send(failed("remap"))
+    assert isinstance(step, Ask)
+    assert step.member == three.members[2].id
+    steps.close()
+    assert first_asked(locks, key_of(0))[1] == step.member
+    assert locks.asked == {three.members[1].id, three.members[2].id}
+
+
+def test_who_has_refused_a_first_lock_keeps_nothing(three: Members) -> None:
+    locks, _ = begun(three)
+    steps, _ = first_asked(locks, ONE)
+    with pytest.raises(DeadlockError):
+        steps.send(failed(DeadlockError.code))
+    assert first_asked(locks, TWO)[1] == three.members[2].id
+
+
+def test_a_range_is_kept_from_who_writes_and_not_from_who_reads() -> None:
+    [step] = done(kept().range(NAMESPACE, b"a", None, FOREVER), LOCKED)
+    assert arguments(step)[3:7] == ([], False, False, [b"a", None])
 
 
 def test_pauses_before_a_lock_is_asked_for_again_grow_and_end_with_the_call() -> None:
