@@ -136,6 +136,8 @@ def test_each_fault_does_what_its_line_says_and_the_end_of_a_storm_ends_it(
     missing = {line: [one for one in does if one not in told] for line, does in lines.items()}
     assert {line: does for line, does in missing.items() if does} == {}
     assert [one for one in ENDED if one not in told] == []
+    behind = [one.partition(" ")[2] for one in told if float(one.split()[0]) > 10]
+    assert {"n1 kill lost", "n2 kill lost"} <= {*behind}, "all power is cut, and all is read again"
 
 
 def _halves(line: str) -> tuple[str, str]:

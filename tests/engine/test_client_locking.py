@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.members import Members, members
 from tidelog import connect
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.codecs import I64, Str
+from tidelog.engine.api.attempts import PAUSE_FIRST
 from tidelog.engine.client.blocking import ClusterDatabase
 from tidelog.engine.client.locking import AGE_BYTES, KEYS_MAX, ClientLocks
 from tidelog.engine.client.routing import (
@@ -176,6 +178,65 @@ def test_a_deadline_and_a_patience_are_those_of_the_transaction(
         db.transaction("pessimistic", lock_timeout=2.0, deadline=5.0).rollback()
         db.transaction("pessimistic").rollback()
     assert told == [(2.0, 105.0), (None, None)]
+
+
+def test_nothing_is_left_of_a_block_that_ended(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        with db.transaction() as tx:
+            tx[m][ONE] = 1
+            assert len(db._session.inside) == 1
+        with suppress(ZeroDivisionError), db.transaction():
+            raise ZeroDivisionError
+        with db.transaction() as tx:
+            tx.rollback()
+        assert db._session.inside == {}
+
+
+def test_a_transaction_whose_deadline_has_passed_does_nothing_more(three: Members) -> None:
+    with connect(three.url) as db:
+        m, now = counters(db), 100.0
+        db._session.now = lambda: now
+        tx = db.transaction(deadline=5.0)
+        tx[m][ONE] = 1
+        now = 105.5
+        with pytest.raises(DeadlineError, match="of the transaction has passed"):
+            tx[m].get(TWO)
+        with pytest.raises(DeadlineError, match="of the transaction has passed"):
+            tx.commit()
+        tx.rollback()
+        assert m.get(ONE) is None
+
+
+def test_no_call_of_a_transaction_goes_on_behind_its_deadline(three: Members) -> None:
+    ends: list[float] = []
+
+    def steps(until: float) -> Steps[None]:
+        ends.append(until)
+        yield from ()
+
+    with connect(three.url) as db:
+        db._session.now = lambda: 100.0
+        for until in (104.0, 106.0):
+            db._session.lines.until = lambda until=until: until  # type: ignore[method-assign,misc]
+            tx: Any = db.transaction(deadline=5.0)
+            tx._session._run(steps)
+            tx.rollback()
+    assert ends == [104.0, 105.0]
+
+
+def test_attempts_of_a_client_pause_and_take_no_longer_together_than_one_call(
+    three: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with connect(three.url, timeout=1.0) as db:
+        m, pauses = counters(db), [0.0]
+        m[ONE] = 0
+        db._session.now = lambda: sum(pauses)
+        db._session.pause = pauses.append
+        monkeypatch.setattr(db._session.random, "uniform", lambda _low, high: 800 * high)
+        with pytest.raises(ConflictError, match="that was after 3 attempts"):
+            db.run(_always_late(m), mode="optimistic", plain_writes=True)
+    assert pauses[1:] == [800 * PAUSE_FIRST, 1600 * PAUSE_FIRST]
 
 
 def test_a_rollback_and_a_close_let_go(three: Members) -> None:
