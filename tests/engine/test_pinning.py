@@ -275,7 +275,8 @@ def test_a_member_that_knows_other_decisions_or_whose_log_failed_pins_nothing() 
         assert (is_held(at), pinned_words(at)) == (False, [])
     at = Pinned()
     at.log.failure = ClosedError("the disk")
-    at.pin()
+    at.pinning.pin(CID, ONE, 1, DECIDED)
+    assert at.log._queue == [], "nothing waits for a log that writes nothing any more"
     assert not is_held(at)
 
 
@@ -654,6 +655,7 @@ def test_a_pin_ends_if_nobody_reads_it_for_a_while() -> None:
     assert "no such snapshot" in expired(at, TWO)
     with pytest.raises(SnapshotExpiredError, match=r"not read for 60 s"):
         idle.view(frozenset(), ())
+    assert [*at.pinning._attempts] == [ONE], "nothing is kept of what has ended"
 
 
 def test_a_pin_ends_if_all_pin_too_much_memory_the_oldest_first() -> None:
