@@ -207,6 +207,7 @@ def test_it_commits_if_nobody_can_tell_and_nobody_has_refused() -> None:
     at.doubt.too_old(TooOldPart(TX, 2, AWAY))
     at.doubt.too_old(TooOldPart(TX, 1, ALONE))
     at.doubt.too_old(TooOldPart(TX, 1, PARTITIONS))
+    assert at.work.too_old == set()
     at.primary.now += ASK_AGAIN_S
     at.doubt.tick()
     assert at.suggested == [], "nobody who counts has said so"
