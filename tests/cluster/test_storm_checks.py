@@ -30,7 +30,7 @@ Patch = pytest.MonkeyPatch
 # ------------------------------------------------------------------ faults
 
 SPIED: dict[type, tuple[str, ...]] = {
-    Node: ("kill", "kill_at", "start"),
+    Node: ("kill", "kill_at", "start", "hang_disk"),
     NodeClocks: ("jump_wall", "suspend", "move"),
     FaultyDisk: ("crash_at", "fail_at", "heal"),
     SimulatedNetwork: ("cut", "reset", "half_open", "heal"),
@@ -109,6 +109,7 @@ FAULTS = {
     "5.9 stall 0.4": ["5.9 n1 move 0.4"],
     "6.5 fail n2 1 0.5": ["6.5 n2 fail_at 1"],
     "7.5 full n3 0.4": ["7.5 n3 fail_at 1 ENOSPC True", "7.9 n3 heal"],
+    "8.2 hang n2 0.1": ["8.2 n2 hang_disk 0.1"],
     "8.4 power_cut 0.3": [f"8.{at} n{n} {what}" for n in (1, 2, 3) for at, what in POWER],
     "9.4 stop_all 0.1": [f"9.4 stop n{n}" for n in (1, 2, 3)],
 }

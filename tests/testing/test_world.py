@@ -187,6 +187,34 @@ def test_as_much_work_runs_at_a_time_as_in_production(kind: str, limit: int) -> 
     assert sorted(order) == list(range(limit))
 
 
+def test_nothing_is_done_at_a_disk_that_hangs_before_it_answers_and_a_kill_ends_that() -> None:
+    done: list[float] = []
+
+    async def program(node: Node) -> None:
+        run, now = node.environment.run, node.environment.monotonic
+        begun, number = now(), node.starts
+        if number == 1:
+            node.hang_disk(5)
+        for _ in range(2 if number == 1 else 1):
+            await run("sync", lambda: done.append(now() - begun))
+        node.hang_disk(1000)
+        if number == 1:
+            await run("read", lambda: done.append(-1.0))
+
+    async def scenario(node: Node) -> None:
+        node.start()
+        await trio.sleep(60)
+        await node.restart()
+        await node.wait_ended()
+
+    world = World(1)
+    node = world.add("one", program)
+    world.run(lambda: scenario(node))
+    first, second, other = done
+    assert 4.9 < first < second < 6
+    assert other < 1, "the next process finds a disk that answers"
+
+
 def test_syncs_run_in_the_order_of_the_calls() -> None:
     order: list[int] = []
 
