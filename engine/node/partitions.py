@@ -96,7 +96,7 @@ class Partitions:
             raise RoutedError("wait", "this member is about to stop")
         for partition in partitions:
             if not self.serves(partition, now):
-                raise self._refusal(partition, now)
+                raise self.refusal(partition, now)
             if self._drained.get(partition) == self._opened.get(partition):
                 raise about_to_move(partition)
 
@@ -105,7 +105,7 @@ class Partitions:
         topology = self._leases.topology
         for partition in partitions:
             if not topology.is_present(topology.partitions[partition].author):
-                raise deserted(partition, topology)
+                raise _deserted(partition, topology)
 
     def drain(self, moving: Iterable[PartitionCopies]) -> None:
         """Take nothing new for some partitions in their epochs: others are to serve them (K7)."""
@@ -165,7 +165,8 @@ class Partitions:
         leases = self._leases
         return [copies for copies in leases.topology.partitions if leases.is_author(copies)]
 
-    def _refusal(self, partition: int, now: float) -> Exception:
+    def refusal(self, partition: int, now: float) -> Exception:
+        """Return why a partition is not served here: whom to ask, or that nobody is there."""
         topology = self._leases.topology
         copies = topology.partitions[partition]
         if not self._leases.reaches_majority(now):
@@ -182,7 +183,7 @@ class Partitions:
         if self._leases.is_released(copies):
             return about_to_move(partition)
         if not topology.is_present(copies.author):
-            return deserted(partition, topology)
+            return _deserted(partition, topology)
         return RoutedError("remap", f"partition {partition} is served by {copies.author}")
 
     # -------------------------------------------------------------- epochs
@@ -193,7 +194,7 @@ class Partitions:
             self._opened[partition] = max(epoch, self._opened.get(partition, 0))
 
 
-def deserted(partition: int, topology: Topology) -> Exception:
+def _deserted(partition: int, topology: Topology) -> Exception:
     """Return the error for a partition whose primary has gone: to wait, or that nobody is there."""
     copies = topology.partitions[partition]
     if any(topology.is_present(copy) for copy in copies.in_sync):

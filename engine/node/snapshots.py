@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from ...affinity.errors import SnapshotExpiredError
 from ...affinity.topology import Incarnation, Topology
-from .partitions import RoutedError, deserted
+from .partitions import Partitions, RoutedError
 from .post import Post
 from .tx_messages import PinnedHere, pin_message, resume_message
 
@@ -61,11 +61,13 @@ class Snapshots:
     def __init__(
         self,
         me: Incarnation,
+        partitions: Partitions,
         post: Post,
         new_id: Callable[[], bytes],
         now: Callable[[], float],
     ) -> None:
         self._me = me
+        self._partitions = partitions
         self._post = post
         self._new_id = new_id
         self._now = now
@@ -86,7 +88,7 @@ class Snapshots:
         authors = {copies.author for copies in topology.partitions}
         for partition, copies in enumerate(topology.partitions):
             if not topology.is_present(copies.author):
-                self._end(taking, RoutedError("wait", str(deserted(partition, topology))))
+                self._end(taking, self._partitions.refusal(partition, self._now()))
                 return
         if taking.attempt == ATTEMPTS_MAX:
             why = f"no moment was found in {ATTEMPTS_MAX} attempts at which all members held"

@@ -71,7 +71,7 @@ class Transactions:
             files, log, partitions, streams, self.participating, post,
             lambda: self._decided, now, tasks,
         )  # fmt: skip
-        self.snapshots = Snapshots(me, post, log.new_id, now)
+        self.snapshots = Snapshots(me, partitions, post, log.new_id, now)
         self._decided = 0
         post.deliver = self.arrived
         log.advanced = self._advanced

@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from support.group_transactions import AUTHORS, BOB, CID, ME, OTHER, PARTITIONS, TX, Told, topology
-from tidelog.affinity.topology import Incarnation
+from support.primaries import Leases
+from tidelog.affinity.topology import Incarnation, Topology
 from tidelog.engine.net.kinds import BY_NUMBER
-from tidelog.engine.node.partitions import RoutedError
+from tidelog.engine.node.partitions import Partitions, RoutedError
 from tidelog.engine.node.snapshots import (
     ATTEMPT_S_MAX,
     ATTEMPTS_MAX,
@@ -22,7 +23,11 @@ from tidelog.engine.node.snapshots import (
     shown_of,
 )
 from tidelog.engine.node.tx_messages import PinnedHere, PreparedAtPin
-from tidelog.errors import SnapshotExpiredError
+from tidelog.errors import (
+    NotEnoughMembersError,
+    PartitionUnavailableError,
+    SnapshotExpiredError,
+)
 
 EVERYBODY = (ME, BOB, CID)
 ELSEWHERE = Incarnation(UUID(int=99), 1)
@@ -42,9 +47,16 @@ class Taker:
         self.now, self.post = 100.0, Told()
         post: Any = self.post
         numbers = count(1)
-        self.snapshots = Snapshots(me, post, lambda: name(next(numbers)), lambda: self.now)
-        self.snapshots.decided(topology())
+        self.leases = Leases(me)
+        self.snapshots = Snapshots(
+            me, Partitions(self.leases, 0.0), post, lambda: name(next(numbers)), lambda: self.now
+        )
+        self.decide(topology())
         self.ended: list[TakenSnapshot | Exception] = []
+
+    def decide(self, topology: Topology) -> None:
+        self.leases.topology = topology
+        self.snapshots.decided(topology)
 
     def take(self, patience: float = 10.0) -> None:
         self.snapshots.take(self.now + patience, self.ended.append)
@@ -123,7 +135,7 @@ def test_all_who_serve_anything_pin_then_all_go_on_then_it_is_taken(
 
 def test_only_members_that_serve_something_are_asked() -> None:
     at = Taker()
-    at.snapshots.decided(topology(authors=dict.fromkeys(range(PARTITIONS), BOB)))
+    at.decide(topology(authors=dict.fromkeys(range(PARTITIONS), BOB)))
     at.take()
     assert at.said() == [("bob", "pin", 1)]
     at.pinned(BOB, partitions=list(range(PARTITIONS)))
@@ -284,19 +296,25 @@ def test_what_takes_longer_than_its_client_waits_is_given_up() -> None:
 
 def test_while_an_author_is_away_none_is_taken() -> None:
     at = Taker()
-    at.snapshots.decided(topology(away=(CID,)))
+    at.decide(topology(away=(CID,)))
     at.take()
     error = the_error(at)
-    assert isinstance(error, RoutedError)
-    assert (error.answer, at.said()) == ("wait", [])
-    assert str(error).startswith("partition "), "which one, and why, is told if that lasts"
+    assert isinstance(error, PartitionUnavailableError), "nobody else has what Cid serves"
+    assert at.said() == []
+    at = Taker()
+    at.decide(topology(away=(CID,)))
+    at.leases.has_majority = False
+    at.take()
+    assert isinstance(the_error(at), NotEnoughMembersError), "Cid may be there all the same"
     at = Taker()
     at.take()
     at.said()
-    at.snapshots.decided(topology(boots={CID: CID.boot + 1}))
+    at.decide(topology(boots={CID: CID.boot + 1}))
     assert at.ended == []
     at.passes(ATTEMPT_S_MAX + 0.01)
-    assert isinstance(the_error(at), RoutedError)
+    error = the_error(at)
+    assert isinstance(error, PartitionUnavailableError)
+    assert "started again" in str(error)
     assert at.said() == []
 
 
@@ -314,9 +332,7 @@ def test_a_later_attempt_is_of_the_decisions_by_then() -> None:
     at = Taker()
     at.take()
     at.post.said()
-    at.snapshots.decided(
-        replace(topology(authors=dict.fromkeys(range(PARTITIONS), BOB)), index=DECIDED + 1)
-    )
+    at.decide(replace(topology(authors=dict.fromkeys(range(PARTITIONS), BOB)), index=DECIDED + 1))
     at.pinned(*EVERYBODY, decided=DECIDED + 1)
     assert at.said() == []
     at.passes(ATTEMPT_S_MAX + 0.01)

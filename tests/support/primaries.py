@@ -126,7 +126,7 @@ class Leases:
 
     def __init__(self, me: Incarnation) -> None:
         self.topology = topology()
-        self.held = True
+        self.held = self.has_majority = True
         self._me = me
 
     def may_serve(self, partition: int, now: float) -> bool:
@@ -139,7 +139,7 @@ class Leases:
         return False
 
     def reaches_majority(self, now: float) -> bool:
-        return True
+        return self.has_majority
 
 
 class Primary:
