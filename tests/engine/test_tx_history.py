@@ -107,6 +107,15 @@ class At:
         return self.told(lambda done: self.history.tell(TX, done))
 
 
+def test_a_commit_of_one_partition_has_no_record_but_its_prepare() -> None:
+    # Its end is what follows; unless a newer epoch has given its numbers to others (N1).
+    alone = prepared(HERE)._replace(participants=PARTS[:1])
+    for table, outcome in (([(1, 0)], "committed"), ([(1, 0), (2, 4)], "rolled_back")):
+        at = At(alone)
+        at.state.epoch_tables[0] = tuple(table)
+        assert at.outcome() == outcome
+
+
 @pytest.mark.parametrize(
     ("records", "outcome"),
     [
