@@ -69,6 +69,9 @@ def test_what_has_ended_is_met_no_more_and_what_came_is() -> None:
     pending.add(second)
     assert not writing.meets(by_keys(b"b"), 0, pending)
     assert writing.meets(by_keys(b"c"), 0, pending)
+    pending.take(second.tx_id, second.run)
+    assert not writing.meets(by_keys(b"c"), 0, pending)
+    assert writing._known == {}, "nothing is kept of what has ended"
 
 
 def test_only_a_copy_that_was_open_and_lacks_nothing_is_whole() -> None:
