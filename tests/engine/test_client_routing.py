@@ -13,6 +13,7 @@ from support.client_scripts import played
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.client.changes import TransactionContent
 from tidelog.engine.client.routing import (
+    ATTEMPTS_KEPT_MAX,
     COMING_S_MAX,
     PAUSE_S,
     PAUSE_S_MAX,
@@ -188,3 +189,24 @@ def test_what_two_members_have_answered_is_confirmed_though_one_was_known_before
             step = steps.send(Value([[None], [0], [0]], 0.0))
     assert sorted(asked) == [A, B]
     assert content.to_commit() is not None
+
+
+def test_a_view_that_is_not_newer_changes_nothing() -> None:
+    at, told = Cluster(["a:1"]), list[int]()
+    at.changed = lambda view: told.append(view.decided)
+    members = [[A, 1, True, "a"], [B, 1, True, "b"]]
+    for decided, primary in ((5, 0), (4, 1), (5, 1), (6, 1)):
+        at.learn([decided, members, [[0, 1, 0]], [], [primary], [1], [], [[primary]]])
+    assert told == [5, 6]
+    assert at.view is not None
+    assert (at.decided, at.view.decided) == (6, 6)
+
+
+def test_refused_attempts_of_so_many_ids_are_remembered() -> None:
+    at = Cluster(["a:1"])
+    ids = [b"%016d" % number for number in range(ATTEMPTS_KEPT_MAX + 1)]
+    for one in ids[:-1]:
+        assert at.refused(one, 1) == 2
+    assert at.next_attempt(ids[0]) == 2
+    at.refused(ids[-1], 3)
+    assert [at.next_attempt(ids[number]) for number in (0, 1, -1)] == [1, 2, 4]
