@@ -189,6 +189,7 @@ class Transport:
         """End a connection that was made here to a peer, if it is up; it is made anew."""
         way = self._ways.get(member)
         if way and (connection := way.connections.get(channel)):
+            self._complain("slow", f"hung up {connection}: {reason}")
             connection.end(reason)
 
     async def ask(self, address: Address) -> Introduction:

@@ -440,7 +440,7 @@ def test_who_is_parted_with_loses_what_was_made_to_it_and_what_was_accepted_from
         assert c.of("down", "<a", channel) == a.of("down", "<c", channel) == []
 
 
-def test_a_peer_is_reached_while_data_goes_both_ways() -> None:
+def test_a_peer_is_reached_while_data_goes_both_ways(caplog: pytest.LogCaptureFixture) -> None:
     world = World(1)
     a, b, c = members(world, "a", "b", "c")
     both, alone = {id_of("b"), id_of("c")}, {id_of("c")}
@@ -458,6 +458,8 @@ def test_a_peer_is_reached_while_data_goes_both_ways() -> None:
         assert a.transport.reached() == alone, "nothing comes from it"
 
     world.run(scenario)
+    [told] = [one for one in warnings_of(caplog) if "hung up" in one]
+    assert "too little is taken" in told
 
 
 def test_a_connection_that_breaks_is_made_again_at_once_whatever_had_failed_before() -> None:
