@@ -71,6 +71,7 @@ from ..replication.stream import (
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
 from .catching_up import CatchingUp
+from .disk_watch import DiskWatch
 from .emptying import Emptying
 from .exchanges import ExchangeRecord
 from .leftovers import Leftovers
@@ -84,8 +85,6 @@ from .views import row_members
 
 REPLICA_TIMEOUT_S = 5.0
 """Seconds in which a copy has to answer before the set goes on without it (I3)."""
-DISK_TIMEOUT_S = 10.0
-"""Seconds in which the disk of the log has to answer before others serve what they have, too."""
 ASK_AGAIN_S = 0.5
 EARLY_MAX = 4096
 """Messages of one connection that wait for decisions; with more than that it ends."""
@@ -164,9 +163,9 @@ class ReplicaGroups:
         """Partitions whose report waits for that."""
         self._accused: dict[int, list[int]] = {}
         self._accused_at = float("-inf")
+        self._disk = DiskWatch(log)
         self._given_up_at = float("-inf")
-        self._complained_of = float("inf")
-        """Since when the disk had not answered when that was logged."""
+        self._disk_hangs = False
         self._early: list[_Early] = []
         self.readers: Readers
         self.supplies: Supplies
@@ -725,8 +724,8 @@ class ReplicaGroups:
         What is on its way stays so, and they find it as behind any takeover.  They wait for what
         this member has to report as long as for anybody (I3), and it catches up later.
         """
-        asked = self._log.asked_disk_at
-        if now <= asked + DISK_TIMEOUT_S or now < self._given_up_at + ASK_AGAIN_S:
+        before, self._disk_hangs = self._disk_hangs, self._disk.look(now)
+        if not self._disk_hangs or now < self._given_up_at + ASK_AGAIN_S:
             return
         self._given_up_at = now
         shared = [
@@ -735,13 +734,12 @@ class ReplicaGroups:
             if any(copy != self._me and self._topology.is_present(copy) for copy in copies.in_sync)
         ]
         self._decisions.release(shared)
-        if asked != self._complained_of:
-            self._complained_of = asked
+        if not before:
             log.error(
                 "node.disk_hangs: Tidelog: the disk of the store %s has not answered for %.0f s; "
                 "others serve what they have, too: %d partitions",
                 self._log.path,
-                now - asked,
+                self._disk.seconds,
                 len(shared),
                 extra={"event": "node.disk_hangs"},
             )

@@ -7,7 +7,8 @@ import trio
 
 from support.copies import Group, live
 from support.hanging import Hanging
-from tidelog.engine.node.groups import DISK_TIMEOUT_S, REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S
+from tidelog.engine.node.groups import REPLICA_TIMEOUT_S, ReplicaGroups
 
 SOON_S = 3.0
 """Seconds for agreement, and for a takeover in which everybody answers."""

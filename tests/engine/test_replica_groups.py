@@ -30,6 +30,7 @@ from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NAME, BY_NUMBER, KINDS
 from tidelog.engine.node import groups as groups_module
+from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S
 from tidelog.engine.node.exchanges import ExchangeRecord
 from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
 from tidelog.engine.node.log import Haste
@@ -118,6 +119,7 @@ class Log:
         self.commits: list[tuple[Commit, Haste]] = []
         self.forsaken: list[int] = []
         self.unsaid: set[int] = set()
+        self.asked_disk_at = float("inf")
         self.decides = self.tells = 0
 
     def put_barrier(self, then: Callable[[], object]) -> None:
@@ -166,7 +168,9 @@ class Around:
         groups = ReplicaGroups(
             ME,
             self.log,  # type: ignore[arg-type]
-            SimpleNamespace(opened=self.served.extend, is_open=bool),  # type: ignore[arg-type]
+            SimpleNamespace(  # type: ignore[arg-type]
+                opened=self.served.extend, is_open=bool, authored=self._authored
+            ),
             self.streams,
             SimpleNamespace(  # type: ignore[arg-type]
                 tell=lambda *said: self.told.append(said),
@@ -188,6 +192,9 @@ class Around:
             decided=lambda _topology: None, empties=lambda _partition: False
         )
         self.groups, self._index = groups, 0
+
+    def _authored(self) -> list[PartitionCopies]:
+        return [one for one in self.groups._topology.partitions if one.author == ME]
 
     def _suggest(self, change: Any, guards: Any = ()) -> int:
         self.suggested.append((change, guards))
@@ -1128,3 +1135,28 @@ def test_reports_that_wait_for_the_disk_are_made_though_another_seal_comes_befor
     assert not around.log.unsaid
     told = [message for _, message in around.told if BY_NUMBER[message[0]].name == "report"]
     assert {partition for message in told for partition in message[1]} == {0, 1}
+
+
+def test_what_others_have_too_is_released_while_the_disk_hangs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    around, tick = Around(), ASK_AGAIN_S / 4
+    around.decide(
+        copies(0, ME, BOB), copies(1, ME), copies(2, BOB, ME), copies(3, ME, BOB, CID),
+        copies(4, ME, CID), away=[CID],
+    )  # fmt: skip
+    around.log.asked_disk_at = around.now
+    for _ in range(int(DISK_TIMEOUT_S / tick)):
+        around.groups.tick()
+        around.now += tick
+    assert around.released == []
+    for _ in range(1 + int(2 * ASK_AGAIN_S / tick)):
+        around.groups.tick()
+        around.now += tick
+    assert around.released == [[0, 3]] * 3, "as often as nobody may have heard it"
+    assert caplog.text.count("node.disk_hangs") == 1
+    assert "2 partitions" in caplog.text
+    around.log.asked_disk_at = float("inf")
+    around.now += ASK_AGAIN_S
+    around.groups.tick()
+    assert around.released == [[0, 3]] * 3

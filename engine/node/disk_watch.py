@@ -1,0 +1,38 @@
+"""How long the disk of a member's log has not answered, as far as the member has watched.
+
+A disk that hangs fails nothing: pings are answered, and nothing is written.  Time in which the
+member stood still itself, as a machine that was suspended does, says nothing about its disk: of
+what lies between two looks half a second counts.
+"""
+
+from __future__ import annotations
+
+from .log import NodeLog
+
+DISK_TIMEOUT_S = 10.0
+"""Seconds in which the disk of the log has to answer before others serve what they have, too."""
+LOOK_S_MAX = 0.5
+
+
+class DiskWatch:
+    """Watches the disk of one log."""
+
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+        self._looked_at = float("inf")
+        self._asked_at = float("inf")
+        self.seconds = 0.0
+        """For how long the disk has not answered what it was asked for."""
+
+    def __repr__(self) -> str:
+        return f"<DiskWatch of {self._log.path}: {self.seconds:.1f} s>"
+
+    def look(self, now: float) -> bool:
+        """Look once more; tell whether the disk hangs."""
+        asked, passed = self._log.asked_disk_at, now - self._looked_at
+        self._looked_at = now
+        if asked != self._asked_at:
+            self._asked_at, self.seconds = asked, 0.0
+        elif asked < float("inf"):
+            self.seconds += min(passed, LOOK_S_MAX)
+        return self.seconds >= DISK_TIMEOUT_S
