@@ -9,10 +9,11 @@ Left out: the directory that is made of it (``member_files``).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from errno import ECONNREFUSED
 
 import trio
 
-from ...affinity.errors import ClusterError
+from ...affinity.errors import ClusterError, NotEnoughMembersError
 from ...affinity.topology import Topology
 from ...wal.records.shapes import UndecodableRecordError
 from ..agreement.encoding import topology_of
@@ -30,18 +31,20 @@ ASK_S_MAX = 5.0
 async def fetch_topology(environment: Environment, seeds: Sequence[str]) -> Topology:
     """Return the topology of the cluster of which members are at some addresses.
 
-    Raises ``ClusterError`` if none of them answers.
+    Raises ``NotEnoughMembersError`` if none of these is there, ``ClusterError`` if none tells.
     """
-    reasons = []
+    reasons, heard = [], False
     for seed in seeds:
-        reason = "it did not answer in time"
+        reason, listens = "it did not answer in time", True
         with trio.move_on_after(ASK_S_MAX):
             try:
                 return await _asked(environment, address_of(seed))
             except (OSError, FrameError, UndecodableRecordError) as error:
                 reason = str(error) or type(error).__name__
+                listens = getattr(error, "errno", None) != ECONNREFUSED
         reasons.append(f"{seed}: {reason}")
-    raise ClusterError(
+        heard = heard or listens
+    raise (ClusterError if heard else NotEnoughMembersError)(
         f"no member tells of its cluster: {'; '.join(reasons)}",
         hint="Name the addresses of members that run.",
     )

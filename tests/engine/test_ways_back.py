@@ -4,6 +4,7 @@ join."""
 from __future__ import annotations
 
 from dataclasses import replace
+from errno import ECONNREFUSED
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -21,7 +22,7 @@ from tidelog.engine.node.joining import ASK_S_MAX, fetch_topology
 from tidelog.engine.node.supply_log import reach_of
 from tidelog.engine.node.ways_back import EXPLAINED_MAX, LogHolder, WaysBack
 from tidelog.engine.replication.reports import Report
-from tidelog.errors import ClusterError
+from tidelog.errors import ClusterError, NotEnoughMembersError
 from tidelog.rebalance.choosing import LogReach, SupplyKind
 from tidelog.wal.records import Participant, PrepareRecord, Run
 
@@ -193,7 +194,9 @@ def test_the_first_member_that_answers_tells_of_its_cluster(
         if address[0] == "silent":
             await trio.sleep_forever()
         if address[0] == "gone":
-            raise ConnectionRefusedError("nobody listens there")
+            raise ConnectionRefusedError(ECONNREFUSED, "nobody listens there")
+        if address[0] == "stranger":
+            raise ConnectionRefusedError("it is of another cluster")
         return topology
 
     monkeypatch.setattr(joining, "_asked", asked)
@@ -211,4 +214,13 @@ def test_the_first_member_that_answers_tells_of_its_cluster(
     assert fetch("silent:1", "there:1") == (topology, ASK_S_MAX)
     with pytest.raises(ClusterError) as found:
         fetch("silent:1", "gone:2")
-    assert "silent:1: it did not answer in time; gone:2: nobody listens there" in str(found.value)
+    assert "silent:1: it did not answer in time; gone:2: " in str(found.value)
+    assert "nobody listens there" in str(found.value)
+    for seeds, is_there in (
+        (("silent:1", "gone:2"), True),
+        (("stranger:1", "gone:2"), True),
+        (("gone:1", "gone:2"), False),
+    ):
+        with pytest.raises(ClusterError) as found:
+            fetch(*seeds)
+        assert isinstance(found.value, NotEnoughMembersError) is not is_there

@@ -1029,6 +1029,19 @@ def test_who_joins_is_new_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         joins(grown((N1, N2, N3), majority=False))
 
 
+@pytest.mark.parametrize("command", ["partitions", "exchanges", "gaps", "baseline show"])
+@pytest.mark.parametrize("form", [(), ("--json",), ("--jsonl",)])
+def test_where_no_member_answers_nothing_is_shown_and_that_is_no_success(
+    run: Callable[..., Any], tmp_path: Path, command: str, form: tuple[str, ...]
+) -> None:
+    # Without rows they ended with 0, as if there were no gaps.
+    write_cluster(str(tmp_path), THREE)
+    done = run("cluster", *command.split(), tmp_path, *form)
+    assert (done.exit_code, done.stdout) == (6, "")
+    assert re.search("nobody tells of .*: no member runs", done.stderr)
+    assert f"next:  `tidelog cluster up --dir {tmp_path}`." in done.stderr
+
+
 @pytest.mark.parametrize("command", ["server", "cluster"])
 def test_more_copies_than_there_are_cannot_be_asked_for(
     run: Callable[..., Any], tmp_path: Path, command: str

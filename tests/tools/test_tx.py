@@ -153,10 +153,19 @@ def test_where_nobody_runs_nothing_is_told_of_transactions(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:
     write_cluster(str(tmp_path), ONE)
-    done = run("tx", "pending", tmp_path)
-    assert done.exit_code == 0
-    assert "n1: not there, so what only they have is not told" in done.stderr
-    assert run("tx", "show", tmp_path, "ab" * 16).exit_code == 6
+    tx_id = "ab" * 16
+    for command in (
+        ("pending", tmp_path, "--json"),
+        ("show", tmp_path, tx_id),
+        ("resolve", tmp_path, tx_id, "--commit", "--yes"),
+    ):
+        done = run("tx", *command)
+        assert (done.exit_code, done.stdout) == (6, "")
+        assert "n1: not there, so what only they have is not told" in done.stderr
+        assert "nobody tells of transactions: no member runs" in done.stderr
+        assert f"`tidelog cluster status {tmp_path}` tells what is in the way" in done.stderr
+    outcome = run("tx", "outcome", tmp_path, tx_id)
+    assert (outcome.exit_code, outcome.stdout) == (9, "unknown\n")
 
 
 def test_a_store_without_a_cluster_has_nothing_pending(run: Callable[..., Any], shop: Path) -> None:

@@ -102,7 +102,7 @@ def nodes(ctx: click.Context, directory: str, form: str) -> None:
 @click.pass_context
 def partitions(ctx: click.Context, directory: str, form: str) -> None:
     """Show each partition: whether it is served, by whom, and who has copies."""
-    rows = partition_rows(shares_of(look(directory, found_cluster(directory))))
+    rows = partition_rows(shares_of(_told(directory, "partitions")))
     if not rows:
         place = shlex.quote(directory)
         note(settings_of(ctx), f"nobody tells of any: `tidelog cluster status {place}` says why")
@@ -164,7 +164,7 @@ def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
 @click.pass_context
 def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
     """Show the last changes of who serves and holds what: why, how long, and what blocks now."""
-    picture = look(directory, found_cluster(directory), None, last)
+    picture = _told(directory, "exchanges", last)
     rows = exchanges_of(picture, last)
     settings = settings_of(ctx)
     if away := picture.away():
@@ -172,7 +172,7 @@ def exchanges(ctx: click.Context, directory: str, last: int, form: str) -> None:
             settings,
             f"{names_text(away)} did not answer: how long takeovers took there is not told",
         )
-    if picture.statuses and not rows:
+    if not rows:
         note(settings, "nobody who answers has seen an exchange since it was started")
     _write_all(ctx, form, "exchange", rows, EXCHANGE_COLUMNS, exchange_text)
 
@@ -216,7 +216,7 @@ def losses(ctx: click.Context, directory: str, form: str) -> None:
 @click.pass_context
 def gaps(ctx: click.Context, directory: str, form: str) -> None:
     """Show which copies lack numbers below their HWM, and which."""
-    picture = look(directory, found_cluster(directory))
+    picture = _told(directory, "gaps")
     rows = gap_rows(picture, shares_of(picture))
     _write_all(ctx, form, "gap", rows, GAP_COLUMNS, gap_text)
 
@@ -227,19 +227,25 @@ def gaps(ctx: click.Context, directory: str, form: str) -> None:
 @click.pass_context
 def show(ctx: click.Context, directory: str, form: str) -> None:
     """Show each member: whether it votes, what it holds, what comes to it and what goes."""
-    picture = look(directory, found_cluster(directory))
+    picture = _told(directory, "the baseline")
     shares = shares_of(picture)
     if form != "text":
         return write_json({"v": SCHEMA, "type": "baseline", **baseline_fields(picture, shares)})
     seats = seats_of(picture, shares)
-    if not seats:
-        place = shlex.quote(directory)
-        return note(settings_of(ctx), f"nobody tells: `tidelog cluster status {place}` says why")
     write_rows(settings_of(ctx), SEAT_COLUMNS, list(map(seat_text, seats)))
     click.echo()
     for line in [changes_text(seats, shares) or "nothing moves", *advice(seats, directory)]:
         click.echo(visible(line))
     return None
+
+
+def _told(directory: str, what: str, exchanges: int = 0) -> Picture:
+    """Return what members tell, and so many exchanges; ``NotEnoughMembersError`` if none does."""
+    picture = look(directory, found_cluster(directory), None, exchanges)
+    if not picture.statuses:
+        [block] = blocks_of(picture, (), directory)
+        raise NotEnoughMembersError(f"nobody tells of {what}: {block.text}", hint=f"{block.next}.")
+    return picture
 
 
 def look_at(

@@ -149,11 +149,12 @@ def outcome(ctx: click.Context, directory: str, tx_id: str, home: int | None, fo
     committed, 5 if it is rolled back, 4 if that is too old to tell, and 9 if nobody can tell now.
     """
     found, name = found_cluster(directory), _id_of(tx_id)
-    rows = _parts(ctx, directory, found, name)
-    home = home_in(rows) if home is None else home
+    rows: list[dict[str, Any]] = []
     told: str
     resolution = None
     try:
+        rows = _parts(ctx, directory, found, name)
+        home = home_in(rows) if home is None else home
         resolution = _resolution(directory, found, name)
         with connect(directory, timeout=OUTCOME_S_MAX) as db:
             told = db.outcome(name, home=home)
@@ -271,7 +272,10 @@ def _ask_all(
     *arguments: object,
     seconds: float = ANSWER_S_MAX,
 ) -> Mapping[str, Any]:
-    """Return what each member answers, by name; who does not is named beside the result."""
+    """Return what each member answers, by name; who does not is named beside the result.
+
+    ``NotEnoughMembersError`` if nobody answers.
+    """
 
     def answer_of(member: LocalMember) -> Any:
         try:
@@ -293,4 +297,9 @@ def _ask_all(
     away = [member.name for member in found.left if member not in members]
     if away:
         note(settings_of(ctx), f"{', '.join(away)}: not there, so what only they have is not told")
+    if not told:
+        raise NotEnoughMembersError(
+            "nobody tells of transactions: no member " + ("answers" if members else "runs"),
+            hint=f"`tidelog cluster status {shlex.quote(directory)}` tells what is in the way.",
+        )
     return told
