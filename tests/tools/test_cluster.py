@@ -32,7 +32,7 @@ from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import address_text
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME, SERVER_LOG_NAME
-from tidelog.tools.cluster import growing, showing
+from tidelog.tools.cluster import cli as commands, growing, showing
 from tidelog.tools.cluster.baseline import advice, changes_text, is_settled, seats_of
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
@@ -1027,6 +1027,34 @@ def test_who_joins_is_new_or_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
         joins(nobody)
     with pytest.raises(NotEnoughMembersError, match="1 of the 3 members that vote answer"):
         joins(grown((N1, N2, N3), majority=False))
+
+
+def test_a_member_whose_disk_is_lost_is_not_started_and_does_not_enter(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its directory was made again, and a process started; or it was to be started.
+    write_cluster(str(tmp_path), GROWN)
+    silent = dict.fromkeys(("n1", "n2", "n3", "n4", "v1"), SILENT)
+    for seen, code, problem, what_next in (
+        (grown(), 7, "the disk of n4 is gone: ", f"`tidelog cluster lose {tmp_path} n4`; then let"),
+        (grown(lost_members=[N4.bytes]), 7, "n4 was declared lost", "`tidelog cluster join "),
+        (picture_of(GROWN, silent), 6, "n4 has no store, and no member", "`tidelog cluster up --"),
+    ):
+        monkeypatch.setattr(commands, "look", lambda *_place, seen=seen: seen)
+        for command in ("start", "baseline add"):
+            done = run("cluster", *command.split(), tmp_path, "n4")
+            assert (done.exit_code, problem in done.stderr) == (code, True), done.stderr
+            assert what_next in done.stderr
+    write_cluster(str(tmp_path), GROWN.without("n4"))
+    for command in ("start", "baseline add"):
+        done = run("cluster", *command.split(), tmp_path, "n4")
+        assert (done.exit_code, "n4 was declared lost" in done.stderr) == (7, True)
+        assert f"Let a new member join: `tidelog cluster join {tmp_path}`" in done.stderr
+    assert not (tmp_path / "n4").exists()
+    with sleeper(*command_line(str(tmp_path / "v1"))[3:]) as process:
+        monkeypatch.setattr(commands, "look", lambda *_place: grown())
+        done = run("cluster", "start", tmp_path, "v1")
+        assert f"process {process.pid} runs v1 still, whose directory" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["partitions", "exchanges", "gaps", "baseline show"])

@@ -33,7 +33,7 @@ from .baseline import (
 from .blocks import blocks_about
 from .cluster_file import read_cluster
 from .elsewhere import found_cluster
-from .growing import newcomer_of, wait_until, want
+from .growing import check_may_come, newcomer_of, wait_until, want
 from .losing import (
     best_copy,
     check_reset,
@@ -207,13 +207,9 @@ def kill(ctx: click.Context, directory: str, node: str) -> None:
 def start(ctx: click.Context, directory: str, node: str) -> None:
     """Start NODE again; return when it serves, or answers if there is no majority."""
     found = read_cluster(directory)
-    if found.member(node).lost:
-        raise RefusedError(
-            f"{node} was declared lost: it never comes back",
-            hint="Let a new member join: `tidelog cluster join "
-            f"{shlex.quote(directory)}`. What its disk has stays there.",
-        )
+    found.member(node)
     with changing(directory):
+        check_may_come(directory, look(directory, found), found.member(node))
         make_members(directory, found, [node])
         start_members(directory, [node], partial(note, settings_of(ctx)))
 
@@ -430,6 +426,8 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
     found = found_cluster(directory)
     found.member(node)
     picture = look(directory, found)
+    if wanted:
+        check_may_come(directory, picture, found.member(node))
     seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
     if node in seats and seats[node].stage == "joining":
         raise UsageError(

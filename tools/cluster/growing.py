@@ -28,9 +28,9 @@ from ...engine.system.layout import MANIFEST_NAME
 from ..server.members import check_member_name, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from .baseline import Seat, changes_text, is_settled, seats_of
-from .cluster_file import LocalCluster, LocalMember, write_cluster
+from .cluster_file import ELSEWHERE, LocalCluster, LocalMember, write_cluster
 from .elsewhere import found_cluster
-from .running import HOST, TellUser, ask_somebody, free_ports, look, show_logs
+from .running import HOST, TellUser, ask_somebody, check_ended, free_ports, look, show_logs
 from .shares import Share, shares_of
 from .standing import Picture
 
@@ -72,7 +72,7 @@ def newcomer_of(
         found = next((one for one in joined if seats[one.name].stage in under_way), None)
     if found is None:
         return _new_member(folder, cluster, name or _next_name(folder, cluster), voter, base_port)
-    _check_may_come(folder, picture, found)
+    check_may_come(folder, picture, found)
     if not found.joined:
         raise UsageError(
             f"{found.name} is one of those that began the cluster",
@@ -86,23 +86,36 @@ def newcomer_of(
     return found
 
 
-def _check_may_come(folder: str, picture: Picture, member: LocalMember) -> None:
-    """Raise ``RefusedError`` for a member whose disk is lost: it does not come back."""
-    anew = f"`tidelog cluster join {shlex.quote(folder)}`"
-    if member.lost:
+def check_may_come(folder: str, picture: Picture, member: LocalMember) -> None:
+    """Raise ``RefusedError`` for a member whose disk is lost: it does not come back.
+
+    ``NotEnoughMembersError`` if nobody tells whether one without a disk has had one.
+    """
+    place = shlex.quote(folder)
+    elsewhere = folder.startswith(ELSEWHERE)
+    anew = "`tidelog server run --join`" if elsewhere else f"`tidelog cluster join {place}`"
+    seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
+    seat = seats.get(member.name)
+    if member.lost or (seat is not None and seat.stage == "lost"):
         raise RefusedError(
             f"{member.name} was declared lost: it never comes back",
             hint=f"Let a new member join: {anew}. What its disk has stays there.",
         )
     directory = os.path.join(folder, member.directory)
-    seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
-    known = member.joined and seats[member.name].stage != "joining"
-    if known and not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+    if not member.joined or os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+        return
+    check_ended(member.name, directory)
+    if seat is None:
+        raise NotEnoughMembersError(
+            f"{member.name} has no store, and no member answers that tells whether it had one",
+            hint=f"Start the cluster first: `tidelog cluster up --dir {place}`.",
+        )
+    if seat.stage != "joining":
         raise RefusedError(
             f"the disk of {member.name} is gone: {directory} is not there, or has no manifest, and "
             "the cluster knows that member",
             hint="Bring that directory back. If it is gone for good, declare it lost: `tidelog "
-            f"cluster lose {shlex.quote(folder)} {member.name}`; then let a new one join: {anew}.",
+            f"cluster lose {place} {member.name}`; then let a new one join: {anew}.",
         )
 
 

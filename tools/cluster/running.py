@@ -206,7 +206,7 @@ def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
     for member in cluster.founders:
         directory = os.path.join(folder, member.directory)
         if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
-            _check_ended(member.name, directory)
+            check_ended(member.name, directory)
             init_member(
                 production(),
                 os.path.abspath(directory),
@@ -251,7 +251,7 @@ def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
         directory = os.path.join(folder, cluster.member(name).directory)
         if os.path.exists(os.path.join(directory, MANIFEST_NAME)):
             continue
-        _check_ended(name, directory)
+        check_ended(name, directory)
         raise RefusedError(
             f"the disk of {name} is gone: {directory} is not there, or has no manifest; a new one "
             "in its place would not be the same member",
@@ -262,7 +262,7 @@ def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
         )
 
 
-def _check_ended(name: str, directory: str) -> None:
+def check_ended(name: str, directory: str) -> None:
     """Raise ``RefusedError`` if a member runs whose directory was removed."""
     if pid := pid_of(directory):
         raise RefusedError(
