@@ -46,7 +46,13 @@ from tidelog.tools.cluster.cluster_file import (
 from tidelog.tools.cluster.growing import newcomer_of
 from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
 from tidelog.tools.cluster.questions import PAGE, talking
-from tidelog.tools.cluster.running import LOCK_NAME, described, made_members, make_members
+from tidelog.tools.cluster.running import (
+    LOCK_NAME,
+    described,
+    look,
+    made_members,
+    make_members,
+)
 from tidelog.tools.cluster.shares import shares_of
 from tidelog.tools.cluster.standing import (
     MemberAnswer,
@@ -565,6 +571,51 @@ def test_whose_disk_is_needed_is_started_first() -> None:
     majority, unavailable = blocks(found)
     assert majority.next == "start 1 of them: `tidelog cluster start 'a place' n3`"
     assert unavailable.members == ("n3",)
+
+
+GONE = MemberAnswer(pid=0, disk_gone=True)
+LOSE_N2 = (
+    "the disk of n2 is gone: bring its directory back; if it is gone for good: "
+    "`tidelog cluster lose 'a place' n2`"
+)
+
+
+def test_who_has_no_disk_is_not_to_be_started() -> None:
+    # The advice was to start n2, which `tidelog cluster start` refused.
+    alone = up(said(N1, [], majority=False), view(4, [1, 1, 1, 1], [1, 1, 1, 1]))
+    majority, unavailable = blocks(picture(n1=alone, n2=GONE, n3=MemberAnswer(pid=0)))
+    assert majority.next == f"start 1 of them: `tidelog cluster start 'a place' n3`; {LOSE_N2}"
+    assert unavailable.next == LOSE_N2
+    most = blocks(picture(n1=alone, n2=GONE, n3=GONE))[0]
+    assert most.next == (
+        "the disks of n2 and n3 are gone: bring their directories back; if most disks are gone for "
+        "good, take all down, and make a cluster of those that are left: "
+        "`tidelog cluster rescue 'a place'`"
+    )
+    silent = blocks(picture(n1=alone, n2=GONE, n3=SILENT))[0]
+    assert "start 1 of them: a process is there, and does not answer; " in silent.next
+    assert "`tidelog cluster kill 'a place' n3`" in silent.next
+
+
+def test_a_copy_whose_disk_is_gone_does_not_catch_up() -> None:
+    pages = [copies([0, 0, 0, 0], [1] * 4) | {"rows": [[N1.bytes, N2.bytes, N3.bytes]] * 4}]
+    n1 = MemberAnswer(pid=1, status=status_of(VIEW, said(N1, [0, 1, 2, 3])), held=held_of(pages))
+    for more, first, second in (
+        ({"n2": GONE, "n3": MemberAnswer(pid=0)}, LOSE_N2, "n3`: it catches up by itself"),
+        ({"n2": GONE, "n3": GONE}, LOSE_N2, "`tidelog cluster lose 'a place' n3`"),
+    ):
+        found = blocks(picture(n1=n1, **more))
+        n2, n3 = (block.next for block in found if block.kind == "copies")
+        assert n2 == f"{first}, `tidelog cluster join 'a place'`"
+        assert second in n3
+
+
+def test_members_without_a_store_are_told_apart_from_those_that_do_not_run(tmp_path: Path) -> None:
+    for name in ("n1", "n2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "n1" / MANIFEST_NAME).touch()
+    answers = look(str(tmp_path), THREE).answers
+    assert [one.disk_gone for one in answers.values()] == [False, True, True]
 
 
 def test_who_is_to_serve_a_partition_and_is_away_does_not_serve_it_already(

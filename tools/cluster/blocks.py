@@ -132,7 +132,17 @@ def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blo
             )
         ]
     needed = {name for share in shares if share.state == "unavailable" for name in share.in_sync}
-    first = sorted(away, key=lambda name: name not in needed)
+    gone = picture.gone(away)
+    first = sorted(away, key=lambda name: (name in gone, name not in needed))
+    if members - len(gone) > members // 2:
+        what_next = f"start {missing} of them: {_start(picture, first, folder)}"
+        what_next += f"; {_lose(gone, folder)}" if gone else ""
+    else:
+        place = shlex.quote(folder)
+        what_next = (
+            f"{_bring_back(gone)}; if most disks are gone for good, take all down, and make a "
+            f"cluster of those that are left: `tidelog cluster rescue {place}`"
+        )
     do_not = "does not answer" if len(away) == 1 else "do not answer"
     return [
         Blocker(
@@ -140,7 +150,7 @@ def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blo
             members=tuple(away),
             text=f"{names_text(away)} {do_not}, and {members // 2 + 1} of {members} members are "
             "needed for a majority: nothing can be decided, and nothing is served",
-            next=f"start {missing} of them: {_start(picture, first, folder)}",
+            next=what_next,
         )
     ]
 
@@ -182,6 +192,8 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
     found = _lost([share.partition for share in closed if share.partition in gone], folder)
     wanted = [share for share in closed if share.partition not in gone]
     for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
+        left = [name for name in in_sync if name not in picture.gone(in_sync)]
+        start = f"start {names_text(left, 'or')}: " if left else ""
         disks = " and on that of ".join(in_sync)
         found.append(
             Blocker(
@@ -190,7 +202,7 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
                 members=in_sync,
                 text=f"{_are(partitions)} unavailable: what was written is on the disk of "
                 f"{disks}, and nowhere else for sure",
-                next=f"start {names_text(in_sync, 'or')}: {_start(picture, in_sync, folder)}",
+                next=start + _start(picture, left or in_sync, folder),
             )
         )
     return found
@@ -386,17 +398,40 @@ def names_text(names: Sequence[str], word: str = "and") -> str:
 def _let_catch_up(picture: Picture, names: Sequence[str], folder: str) -> str:
     """Return what lets copies come back that are in no set."""
     away = [name for name in names if picture.state_of(name) != "up"]
+    gone = picture.gone(away)
+    if away and len(gone) == len(away):
+        return f"{_lose(gone, folder)}, `tidelog cluster join {shlex.quote(folder)}`"
     if away:
         return f"{_start(picture, away, folder)}: it catches up by itself"
     return "nothing: what was missed is being sent, and then it counts again"
 
 
 def _start(picture: Picture, names: Sequence[str], folder: str) -> str:
-    """Return the command for the first of some members that can be started."""
-    down = [name for name in names if picture.state_of(name) == "down"]
+    """Return the command for the first of some members that can be started.
+
+    If none can, as all these disks are gone, return what to do then.
+    """
+    gone = picture.gone(names)
+    down = [name for name in names if picture.state_of(name) == "down" and name not in gone]
     if down:
         return f"`tidelog cluster start {shlex.quote(folder)} {down[0]}`"
-    return f"a process is there, and does not answer; {_again(names[0], folder)}"
+    if len(gone) == len(names):
+        return _lose(gone, folder)
+    silent = next(name for name in names if name not in gone)
+    return f"a process is there, and does not answer; {_again(silent, folder)}"
+
+
+def _bring_back(gone: Sequence[str]) -> str:
+    if len(gone) == 1:
+        return f"the disk of {gone[0]} is gone: bring its directory back"
+    return f"the disks of {names_text(gone)} are gone: bring their directories back"
+
+
+def _lose(gone: Sequence[str], folder: str) -> str:
+    """Return what to do about disks that are gone; a command names the first."""
+    if_lost = "it is gone for good" if len(gone) == 1 else "they are gone for good, one by one"
+    command = f"`tidelog cluster lose {shlex.quote(folder)} {gone[0]}`"
+    return f"{_bring_back(gone)}; if {if_lost}: {command}"
 
 
 def _again(name: str, folder: str) -> str:

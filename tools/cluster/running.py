@@ -516,7 +516,8 @@ def look(
     def answer_of(member: LocalMember) -> MemberAnswer:
         pid = pid_of(os.path.join(folder, member.directory)) if member.directory else PID_ELSEWHERE
         if not pid:
-            return MemberAnswer(pid=0)
+            manifest = os.path.join(folder, member.directory, MANIFEST_NAME)
+            return MemberAnswer(pid=0, disk_gone=not os.path.exists(manifest))
         story = seen = problem = None
         try:
             address = parsed_address(member.address)

@@ -251,6 +251,8 @@ class MemberAnswer:
     exchanges: Mapping[str, Any] | None = None
     """What it said of the exchanges that it saw lately, if it was asked."""
     problem: str | None = None
+    disk_gone: bool = False
+    """Whether it does not run, and its directory on this machine has no store."""
 
     @property
     def state(self) -> str:
@@ -344,6 +346,10 @@ class Picture:
         """Return the state of a member; one that is not of the cluster's file is ``down``."""
         answer = self.answers.get(name)
         return answer.state if answer else "down"
+
+    def gone(self, names: Iterable[str]) -> list[str]:
+        """Return those of some members whose disks are gone, as far as this machine can tell."""
+        return [name for name in names if name in self.answers and self.answers[name].disk_gone]
 
     def name_of(self, member: UUID | None) -> str | None:
         """Return the name of a member; its id if it has none here."""
