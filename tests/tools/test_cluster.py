@@ -1108,6 +1108,19 @@ def test_a_member_whose_disk_is_lost_is_not_started_and_does_not_enter(
         assert f"process {process.pid} runs v1 still, whose directory" in done.stderr
 
 
+@pytest.mark.parametrize("others", [(), ("n2",)])
+def test_who_is_named_as_lost_has_to_be_a_member(
+    run: Callable[..., Any], tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    # A name that was mistyped was said to be "not of the cluster any more", and that was all.
+    write_cluster(str(tmp_path), THREE)
+    lost = [word for name in (*others, "zz") for word in ("--lost", name)]
+    done = run("cluster", "rescue", tmp_path, *lost, "--yes")
+    assert (done.exit_code, "there is no member 'zz'" in done.stderr) == (4, True)
+    assert "next:  The members are n1, n2, n3." in done.stderr
+    assert read_cluster(str(tmp_path)) == THREE
+
+
 @pytest.mark.parametrize("command", ["partitions", "exchanges", "gaps", "baseline show"])
 @pytest.mark.parametrize("form", [(), ("--json",), ("--jsonl",)])
 def test_where_no_member_answers_nothing_is_shown_and_that_is_no_success(

@@ -390,6 +390,9 @@ def test_the_members_that_are_left_of_most_are_rescued(run: Run, place: Path) ->
     assert "n1: a cluster of its own now" in done.stderr
     assert "1 partitions are lost" in done.stderr
     assert [one.name for one in read_cluster(str(place)).members] == ["n1"]
+    given_again = run("cluster", "rescue", place, "--lost", "n3", "--yes")
+    assert given_again.exit_code == 0
+    assert given_again.stderr == "n3: not of the cluster any more; its members are n1\n"
     up_again = run("cluster", "up", "--dir", place)
     assert up_again.exit_code == 0, up_again.stderr
     assert "1 of 3 partitions are lost, and not served" in up_again.stderr

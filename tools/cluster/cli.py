@@ -344,9 +344,16 @@ def rescue(ctx: click.Context, directory: str, lost: tuple[str, ...], yes: bool)
     read_cluster(directory)
     with changing(directory):
         found = read_cluster(directory)
-        known = {member.name for member in found.members}
-        if lost and known.isdisjoint(lost):
-            note(settings, f"{', '.join(lost)}: not of the cluster any more")
+        names = [member.name for member in found.members]
+        strangers = [name for name in lost if name not in names]
+        if strangers and (len(strangers) < len(lost) or not found.was_rescued):
+            found.member(strangers[0])  # which raises
+        if strangers:
+            note(
+                settings,
+                f"{', '.join(strangers)}: not of the cluster any more; its members are "
+                f"{', '.join(names)}",
+            )
             return
         left = members_left(directory, found, lost)
         if not left:

@@ -36,6 +36,7 @@ from uuid import UUID
 
 from ...affinity.errors import ClusterError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
+from ...engine.agreement.identity import member_id
 from ...engine.system.layout import CLUSTER_FILE_NAME, CONFIG_LOG_NAME
 from ..server.members import check_member_name, parsed_address
 
@@ -84,6 +85,11 @@ class LocalCluster:
     def left(self) -> tuple[LocalMember, ...]:
         """The members that were not declared lost."""
         return tuple(member for member in self.members if not member.lost)
+
+    @property
+    def was_rescued(self) -> bool:
+        """Whether its members are of an older cluster, of which others may have been members."""
+        return any(one.id != member_id(self.cluster, one.name) for one in self.founders)
 
     def member(self, name: str) -> LocalMember:
         """Return the member of that name."""
