@@ -161,6 +161,29 @@ def test_a_directory_without_the_file_is_not_found(tmp_path: Path) -> None:
         assert "cluster up" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    "place",
+    ["http://127.0.0.1:8300", "127.0.0.1:8300", "a:1,b:2", "[::1]:1", "tidelog+unix:///run/s"],
+)
+def test_what_looks_like_an_address_is_told_what_a_place_looks_like(place: str) -> None:
+    # The advice was to make a cluster in a directory of that name.
+    with pytest.raises(NotFoundError) as caught:
+        read_cluster(place)
+    assert "cluster up" not in caught.value.hint
+    assert "is named by its directory" in caught.value.hint
+    assert "`tidelog://HOST:PORT`" in caught.value.hint
+
+
+def test_a_directory_may_be_named_like_an_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a:1").mkdir()
+    with pytest.raises(NotFoundError) as caught:
+        read_cluster("a:1")
+    assert "`tidelog cluster up --dir a:1`" in caught.value.hint
+
+
 GOOD = toml_of(THREE)
 
 

@@ -27,6 +27,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tomllib
 from collections.abc import Callable
@@ -43,6 +44,8 @@ from ..server.members import check_member_name, parsed_address
 NEW_FILE_NAME = "cluster.tmp"
 ELSEWHERE = "tidelog://"
 """What the place of a cluster begins with that is named by addresses of its members."""
+_ADDRESS = re.compile(r"[\w+.-]+:/.*|[^/]+:\d+")
+"""What is meant as an address rather than as a directory: a URL, or a host with a port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,16 +211,29 @@ def read_cluster(folder: str) -> LocalCluster:
             text = file.read().decode()
     except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(
-            f"there is no {CLUSTER_FILE_NAME} in {folder}",
-            hint="It is that of one member: name the one above it, or ask one that was made by "
-            "itself with `tidelog.connect(ADDRESS).status()`."
-            if os.path.exists(os.path.join(folder, CONFIG_LOG_NAME))
-            else "Name another one, or make a cluster there: `tidelog cluster up --dir "
-            f"{shlex.quote(folder)}`.",
+            f"there is no {CLUSTER_FILE_NAME} in {folder}", hint=_other_place(folder)
         ) from None
     except UnicodeDecodeError:
         raise _broken("it is not text") from None
     return cluster_of_toml(text)
+
+
+def _other_place(folder: str) -> str:
+    """Return what to name instead of a place that has no cluster."""
+    if os.path.exists(os.path.join(folder, CONFIG_LOG_NAME)):
+        return (
+            "It is that of one member: name the one above it, or ask one that was made by itself "
+            "with `tidelog.connect(ADDRESS).status()`."
+        )
+    if not os.path.exists(folder) and _ADDRESS.fullmatch(folder):
+        return (
+            "A cluster of this machine is named by its directory, and any by addresses of members "
+            f"that run: `{ELSEWHERE}HOST:PORT`, with commas between them."
+        )
+    return (
+        "Name another one, or make a cluster there: `tidelog cluster up --dir "
+        f"{shlex.quote(folder)}`."
+    )
 
 
 def write_cluster(folder: str, cluster: LocalCluster) -> None:
