@@ -253,6 +253,13 @@ def test_the_file_says_who_came_later() -> None:
             cluster_of_toml(text)
 
 
+def test_a_cluster_that_was_rescued_keeps_more_backups_than_it_has_other_members() -> None:
+    text = toml_of(replace(THREE, members=THREE.members[:1], backups=2))
+    with pytest.raises(ClusterError, match="2 is not a number of backups for 1 members"):
+        cluster_of_toml(text)
+    assert cluster_of_toml(text.replace(str(CLUSTER), str(UUID(int=10)))).backups == 2
+
+
 def test_who_came_later_is_not_made_with_those_who_begin(tmp_path: Path) -> None:
     make_members(str(tmp_path), GROWN, ["n1", "n2", "n3", "n4", "v1"])
     assert sorted(os.listdir(tmp_path)) == ["n1", "n2", "n3"]

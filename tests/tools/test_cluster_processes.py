@@ -393,7 +393,7 @@ def test_the_members_that_are_left_of_most_are_rescued(run: Run, place: Path) ->
     given_again = run("cluster", "rescue", place, "--lost", "n3", "--yes")
     assert given_again.exit_code == 0
     assert given_again.stderr == "n3: not of the cluster any more; its members are n1\n"
-    up_again = run("cluster", "up", "--dir", place)
+    up_again = run("cluster", "up", "--dir", place, "--backups", 1)
     assert up_again.exit_code == 0, up_again.stderr
     assert "1 of 3 partitions are lost, and not served" in up_again.stderr
     told = document(run("cluster", "losses", place, "--json"))

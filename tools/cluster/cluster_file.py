@@ -37,6 +37,7 @@ from uuid import UUID
 
 from ...affinity.errors import ClusterError, NotFoundError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
+from ...affinity.rows import REPLICAS_MAX
 from ...engine.agreement.identity import member_id
 from ...engine.system.layout import CLUSTER_FILE_NAME, CONFIG_LOG_NAME
 from ..server.members import check_member_name, parsed_address
@@ -160,7 +161,8 @@ def cluster_of_toml(text: str) -> LocalCluster:
         raise _broken("none of its members began the cluster")
     if not 1 <= found.partitions <= PARTITIONS_MAX:
         raise _broken(f"{found.partitions} is not a number of partitions")
-    if not 0 <= found.backups < len(found.founders):
+    # One that was rescued keeps as many as there were, for members that join.
+    if not 0 <= found.backups < (REPLICAS_MAX if found.was_rescued else len(found.founders)):
         raise _broken(
             f"{found.backups} is not a number of backups for {len(found.founders)} members"
         )

@@ -59,15 +59,14 @@ def rescue_cluster(folder: str, cluster: LocalCluster, left: Collection[str]) ->
                 ) from None
         raise
     assert topology.cluster is not None
-    backups = min(cluster.backups, len(members) - 1)
     write_cluster(
         folder,
         replace(
             cluster,
             cluster=topology.cluster,
             members=tuple(replace(member, joined=False, pid=0) for member in members),
-            backups=backups,
-            min_in_sync=min(cluster.min_in_sync, backups + 1),
+            backups=topology.spaces[0].backups,
+            min_in_sync=topology.min_in_sync,
         ),
     )
     return topology
