@@ -12,8 +12,8 @@ NOTHING = float("inf")
 
 class Watched:
     def __init__(self) -> None:
-        self.log: Any = SimpleNamespace(asked_disk_at=NOTHING, path="store")
-        self.watch, self.now = DiskWatch(self.log), 100.0
+        log: Any = SimpleNamespace(asked_disk_at=NOTHING, path="store")
+        self.log, self.watch, self.now = log, DiskWatch(log), 100.0
 
     def looks(self, seconds: float, pause: float = 0.125) -> list[float]:
         """Look again and again; return how long it took each time that the disk hung."""

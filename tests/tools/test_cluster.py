@@ -636,7 +636,7 @@ def test_a_copy_whose_disk_is_gone_does_not_catch_up() -> None:
     ):
         found = blocks(picture(n1=n1, **more))
         n2, n3 = (block.next for block in found if block.kind == "copies")
-        assert n2 == f"{first}, `tidelog cluster join 'a place'`"
+        assert n2 == f"{first}, then `tidelog cluster join 'a place'`"
         assert second in n3
 
 

@@ -400,7 +400,7 @@ def _let_catch_up(picture: Picture, names: Sequence[str], folder: str) -> str:
     away = [name for name in names if picture.state_of(name) != "up"]
     gone = picture.gone(away)
     if away and len(gone) == len(away):
-        return f"{_lose(gone, folder)}, `tidelog cluster join {shlex.quote(folder)}`"
+        return f"{_lose(gone, folder)}, then `tidelog cluster join {shlex.quote(folder)}`"
     if away:
         return f"{_start(picture, away, folder)}: it catches up by itself"
     return "nothing: what was missed is being sent, and then it counts again"
