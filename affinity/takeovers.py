@@ -139,13 +139,17 @@ def _next_author(
     """Return who goes on: the author if it can, and else the first of the row that is listed (K1).
 
     Who gave the partition up, or is about to go, gets it only if there is nobody else, and in
-    favour of a member that is listed that one is taken (K7).
+    favour of a member that is listed that one is taken (K7).  Who gave it up before it was open
+    hands it on to the next of the row: the ones before may have done so, too, and if it went to
+    the first again others would never get it.
     """
     if copies.author in listed and given_up is None:
         return copies.author
     others = [one for one in listed if one != copies.author] or listed
     able = [one for one in others if one not in leaving] or others
     by_member = {incarnation.member: incarnation for incarnation in able}
-    wanted = copies.row.replicas if given_up is None else (given_up.target, *copies.row.replicas)
-    hottest = next((member for member in wanted if member in by_member), None)
-    return able[0] if hottest is None else by_member[hottest]
+    wanted = [*copies.row.replicas, *(one.member for one in copies.in_sync)]
+    if given_up is not None:
+        behind = 0 if copies.opened else wanted.index(copies.author.member) + 1
+        wanted = [given_up.target, *wanted[behind:], *wanted]
+    return next(by_member[one] for one in wanted if one is not None and one in by_member)

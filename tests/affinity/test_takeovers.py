@@ -186,6 +186,25 @@ def test_k1_who_released_and_has_gone_is_no_longer_listed() -> None:
     assert takeover(0, 2, BOB_1, CID_1) in due
 
 
+def test_k1_who_releases_what_it_has_not_opened_hands_it_on_until_all_have_had_it() -> None:
+    """Two that both release it would have it in turn, and the third one never."""
+    topology, authors = running(0), []
+    for epoch in range(1, 7):
+        [due] = takeovers_due(topology, released={0: GivenUp(epoch)})
+        topology = after(topology, due)
+        authors.append(due.author)
+    assert authors == [BOB_1, CID_1, ADA_1, BOB_1, CID_1, ADA_1]
+
+
+def test_k1_that_goes_on_behind_the_row_too() -> None:
+    copies = replace(running().partitions[0], author=ADA_1, in_sync=(ADA_1, BOB_1, CID_1))
+    copies = replace(copies, row=replace(copies.row, replicas=(ADA,)))
+    for author, follower in ((ADA_1, BOB_1), (BOB_1, CID_1), (CID_1, ADA_1)):
+        topology = replace(running(), partitions=(replace(copies, author=author),))
+        [due] = takeovers_due(topology, released={0: GivenUp(copies.epoch)})
+        assert due.author == follower
+
+
 # ------------------------------------------------------------------ who serves
 
 

@@ -9,6 +9,7 @@ from support.copies import Group, live
 from support.hanging import Hanging
 from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S
 from tidelog.engine.node.groups import REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.wal.records import IdleRecord
 
 SOON_S = 3.0
 """Seconds for agreement, and for a takeover in which everybody answers."""
@@ -41,6 +42,32 @@ def test_others_serve_what_a_member_has_whose_disk_hangs(
 
     live(scenario, seed=seed)
     assert caplog.text.count("node.disk_hangs") == 1
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_third_one_serves_what_two_have_whose_disks_hang(seed: int) -> None:
+    async def scenario(group: Group) -> None:
+        at, hangs, epoch = group.at, group.primary, group.epoch
+        next_one, third = group.backups
+        await at.whole()
+        disks = [Hanging(at, hangs)]
+        began = trio.current_time()
+        await group.begin(0, b"on its way")
+        await trio.sleep(0.5)  # the next one has stored that: nobody complains of it
+        disks.append(Hanging(at, next_one))
+        at.member(next_one).log.put_records([IdleRecord()], lambda: None)
+        await group.until(lambda: group.primary == third)
+        await group.until(lambda: at.member(third).partitions.is_open(group.partition))
+        taken = trio.current_time() - began
+        assert taken < DISK_TIMEOUT_S + REPLICA_TIMEOUT_S + 2 * SOON_S
+        assert group.epoch <= epoch + 3
+        await group.put(1, b"new")
+        for disk in disks:
+            disk.back()
+        await at.whole()
+        await group.equal()
+
+    live(scenario, seed=seed)
 
 
 def test_nobody_is_given_what_has_no_other_copy(caplog: pytest.LogCaptureFixture) -> None:
