@@ -28,6 +28,7 @@ from ...affinity.changes import (
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
+    EpochsOpened,
     GoalsReached,
     GoalsSet,
     Joined,
@@ -61,6 +62,9 @@ class Reached(NamedTuple):
     boot: int
     end: int
 
+
+Asked = tuple[Incarnation, ProposeChange, ChangeRefused | None]
+"""Who asks for a change, which, and why it is not made."""
 
 REQUESTS_MAX = 4096
 """Changes that are asked for and wait; of more than that the oldest are forgotten."""
@@ -258,7 +262,7 @@ class Coordinator:
             for p in (topology.lost if topology.loss_policy == "ignore" else ())
             if p in self._ignored_since or p in asked_for
         }
-        asked = []
+        asked: list[Asked] = []
         going: set[UUID] = set()
         for (sender, number), request in sorted(requests.items(), key=_best_copies_first):
             if self._waits(sender, request, topology, now):
@@ -269,7 +273,7 @@ class Coordinator:
                 if refusal is None and _lets_go(request.change):
                     going.add(request.change.member)
         own = [*self._joined(topology, now), *self._gone(topology, now)]
-        own += self._opens_nothing(topology, now)
+        own += self._opens_nothing(topology, asked, now)
         self._joins.clear()
         wanted = [*own, *(request.change for _, request, refusal in asked if refusal is None)]
         reasons = verdicts(topology, wanted)
@@ -451,19 +455,28 @@ class Coordinator:
             and has_majorities(self._answers.survivors(incarnation), [topology.baseline])
         ]
 
-    def _opens_nothing(self, topology: Topology, now: float) -> list[TopologyChange]:
+    def _opens_nothing(
+        self, topology: Topology, asked: Iterable[Asked], now: float
+    ) -> list[TopologyChange]:
         """Return authors that answer, and have not opened an epoch for too long (X4).
 
-        They count as gone, if others who have copies are there to go on, and can decide that.
+        They count as gone, if others who have copies are there to go on, and can decide that.  An
+        epoch whose author says just now that it is open is: that had to wait for a decision only.
         """
         if now < self._look_again:
             return []
         self._look_again = now + self._timing.heartbeat
         self._noted.led(topology, now)
+        said = {
+            one
+            for _, request, _ in asked
+            if isinstance(request.change, EpochsOpened)
+            for one in request.change.opened
+        }
         late = [
             topology.partitions[p]
-            for (p, _), seconds in self._noted.unopened.items()
-            if seconds >= self._timing.exchange_timeout
+            for (p, epoch), seconds in self._noted.unopened.items()
+            if seconds >= self._timing.exchange_timeout and (p, epoch) not in said
         ]
         self._stuck = {
             copies.author

@@ -15,6 +15,7 @@ from tidelog.affinity.changes import (
     CopiesAdmitted,
     CopiesRemoved,
     Decision,
+    EpochsOpened,
     GoalsSet,
     Joined,
     MemberGone,
@@ -843,6 +844,19 @@ def test_x4_who_opens_nothing_has_gone_after_a_time_that_begins_with_the_epoch()
     end = begun + TIMING.exchange_timeout
     assert led(at, newer, end - 2 * beat, since=begun + beat) == ()
     assert MemberGone(incarnation=BOB) in led(at, newer, end, since=end)
+
+
+def test_x4_who_says_just_then_that_it_has_opened_stays() -> None:
+    """That may have waited for a decision for all the time."""
+    for epoch, stays in ((1, True), (0, False)):
+        at, of = leading(), unopened()
+        led(at, of, PATIENCE - TIMING.heartbeat)
+        answered(at, ME, BOB, CID, EVE, now=PATIENCE)
+        opened = EpochsOpened(opened=((0, epoch),))
+        at.asked(BOB, ProposeChange(request=3, change=opened), PATIENCE)
+        found = changes(at, of, PATIENCE)
+        assert (MemberGone(incarnation=BOB) not in found) == stays
+        assert [holder for holder, _, _ in at.leases_due(of, PATIENCE)].count(BOB) == stays
 
 
 def test_x4_who_opens_nothing_gets_no_lease_any_more() -> None:
