@@ -71,7 +71,7 @@ from ..replication.stream import (
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
 from .catching_up import CatchingUp
-from .disk_watch import DiskWatch
+from .disk_watch import SLOW_S, DiskWatch
 from .emptying import Emptying
 from .exchanges import ExchangeRecord
 from .leftovers import Leftovers
@@ -715,8 +715,8 @@ class ReplicaGroups:
         self.supplies.tick()
         self.catching_up.tick()
         self.leftovers.tick()
-        self._complain(now)
         self._give_up(now)
+        self._complain(now)
 
     def _give_up(self, now: float) -> None:
         """Let others serve what they have, too, while the disk does not answer.
@@ -725,6 +725,8 @@ class ReplicaGroups:
         this member has to report as long as for anybody (I3), and it catches up later.
         """
         before, self._disk_hangs = self._disk_hangs, self._disk.look(now)
+        if self._disk.seconds >= SLOW_S:
+            self._excuse(self._disk.passed, now)
         if not self._disk_hangs or now < self._given_up_at + ASK_AGAIN_S:
             return
         self._given_up_at = now
@@ -743,6 +745,17 @@ class ReplicaGroups:
                 len(shared),
                 extra={"event": "node.disk_hangs"},
             )
+
+    def _excuse(self, seconds: float, now: float) -> None:
+        """Let some seconds count against no copy: what they lack is not in the own log, either.
+
+        One array may hang for all.  Else its disk would leave this member alone in its sets, and
+        nobody could go on for it.
+        """
+        for stream in self._streams:
+            stream.excuse(seconds, now)
+        for takeover in self._takeovers.values():
+            takeover.since = min(takeover.since + seconds, now)
 
     def _complain(self, now: float) -> None:
         late: dict[tuple[Incarnation, frozenset[Incarnation]], list[int]] = {}

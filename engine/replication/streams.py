@@ -92,7 +92,7 @@ class Follower:
         self.number = 0
         """The last update number that it has said to have durably."""
         self.waited_since = now
-        """When it last had everything, or stored something."""
+        """When it last had everything, or stored something; later if it was excused since."""
         self.behind: dict[int, Follower] = {}
         """The followers of its member that lack something, by partition."""
 
@@ -217,6 +217,11 @@ class PartitionStream:
         """Return who waits for items that are not everywhere, in order."""
         left = islice(self._items, self.everywhere - self._dropped, None)
         return [item.waits for item in left if item.waits is not None]
+
+    def excuse(self, seconds: float, now: float) -> None:
+        """Let some seconds count against no follower."""
+        for follower in self.followers.values():
+            follower.waited_since = min(follower.waited_since + seconds, now)
 
     def late(self, now: float, patience: float) -> Iterator[Incarnation]:
         """Yield the followers that have stored nothing for too long, though there was something."""

@@ -70,6 +70,56 @@ def test_a_third_one_serves_what_two_have_whose_disks_hang(seed: int) -> None:
     live(scenario, seed=seed)
 
 
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_disk_that_hangs_for_all_leaves_the_primary_not_alone(seed: int) -> None:
+    async def scenario(group: Group) -> None:
+        at, hangs = group.at, group.primary
+        await at.whole()
+        await group.put(0, b"old")
+        disks = {name: Hanging(at, name) for name in at.names}
+        begun = await group.begin(0, b"on its way")
+        await trio.sleep(DISK_TIMEOUT_S - 2)
+        assert group.in_sync == {*at.names}
+        for name in group.backups:
+            disks[name].back()
+        await group.until(lambda: group.primary != hangs)
+        await group.until(lambda: at.member(group.primary).partitions.is_open(group.partition))
+        became = await group.outcome(begun.tx_id)
+        assert await group.value(0) == (b"on its way" if became == "committed" else b"old")
+        await group.put(1, b"new")
+        disks[hangs].back()
+        await at.whole()
+        await group.equal()
+
+    live(scenario, seed=seed)
+
+
+@pytest.mark.parametrize("pause_s", [1.5, 4.0])
+def test_a_primary_whose_disk_is_slow_goes_on_without_a_copy_whose_disk_hangs(
+    pause_s: float,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, slow, hangs = group.at, group.primary, group.backups[0]
+        await at.whole()
+        Hanging(at, hangs)
+
+        async def answer_late() -> None:
+            while True:
+                disk = Hanging(at, slow)
+                at.member(slow).log.put_records([IdleRecord()], lambda: None)
+                await trio.sleep(pause_s)
+                disk.back()
+                await trio.sleep(0.2)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_late)
+            await group.begin(0, b"new")
+            await group.until(lambda: hangs not in group.in_sync)
+            nursery.cancel_scope.cancel()
+
+    live(scenario)
+
+
 def test_nobody_is_given_what_has_no_other_copy(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(group: Group) -> None:
         at, hangs, epoch = group.at, group.primary, group.epoch
