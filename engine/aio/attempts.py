@@ -41,12 +41,13 @@ class Attempt:
         try:
             await self._transaction.__aexit__(kind, error, trace)
         except TidelogError as failure:
-            if not self._retries.again(failure, False):
+            if not self._retries.again(failure, committed=False):
                 raise
             return True
         if error is None:
             return False
-        return self._retries.again(error, self._transaction.receipt is not None)
+        committed = self._transaction.receipt is not None
+        return self._retries.again(error, committed=committed)
 
 
 class Writer(Protocol):

@@ -130,7 +130,7 @@ class Retries:
         self._done, self.entered = True, False
         return made
 
-    def again(self, error: BaseException, committed: bool) -> bool:
+    def again(self, error: BaseException, *, committed: bool) -> bool:
         """Tell whether another attempt may cure the error that ended one.
 
         What has ``committed``, as the work did that itself, is not made again: it would take
@@ -190,12 +190,13 @@ class Attempt:
         try:
             self._transaction.__exit__(kind, error, trace)
         except TidelogError as failure:
-            if not self._retries.again(failure, False):
+            if not self._retries.again(failure, committed=False):
                 raise
             return True
         if error is None:
             return False
-        return self._retries.again(error, self._transaction.receipt is not None)
+        committed = self._transaction.receipt is not None
+        return self._retries.again(error, committed=committed)
 
 
 class Chance(Protocol):
