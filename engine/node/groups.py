@@ -1,59 +1,29 @@
-"""The replica groups that a member is in: takeovers, streams, and what copies answer.
-
-    decided -> seal -> sync of all before -> report -> list -> stored -> OPEN -> serve
-
-One object for all partitions, since what is said about them travels together: one message for a
-peer and a wake-up, one frame for all lists.
+"""The replica groups that a member is in: what is decided about them, streams, what copies answer.
 
 Invariants:
 
-- A report is made behind everything that was queued before the seal, and behind a sync (K3).  What
-  has committed here by then is in the log, too: else a restart would have it pending again, when
-  the list that follows has nothing to say of it.
 - What a member knows more decisions than this one has told waits until they have taken effect here.
 - A client's commit is answered once its PREPARE is everywhere; if its epoch ends before, nobody
   knows, and the client asks the new primary (T15, T7).
 
-Left out: decisions (``agreement``), what a list says (``replication.merging``), and reads.
+Left out: decisions (``agreement``), how an epoch is opened (``taking_over``), who is left out
+(``leaving_out``), and reads.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from ...affinity.changes import CopiesRemoved, EpochsOpened, MemberGone, Takeover
+from ...affinity.changes import EpochsOpened
 from ...affinity.topology import Incarnation, PartitionCopies, Topology
-from ...wal.records import (
-    CommitUptoRecord,
-    Opened,
-    OpenRecord,
-    Record,
-    SettleRecord,
-    Upto,
-)
-from ..agreement.coordinator import GIVE_IT_UP
-from ..agreement.messages import Guard
 from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NUMBER
 from ..replication.following import Following
-from ..replication.merging import MergeError, merged
-from ..replication.opening import OpeningEpoch, Phase
-from ..replication.reports import (
-    Acknowledged,
-    Report,
-    epochs_of,
-    report_message,
-    report_of,
-    reports_of,
-    settle_message,
-    settle_stored_message,
-    settles_of,
-)
+from ..replication.opening import OpeningEpoch
 from ..replication.returning import (
     admitted_of,
     demand_message,
@@ -71,36 +41,22 @@ from ..replication.stream import (
 from ..replication.streams import Streams
 from .arrivals import ArrivedItems
 from .catching_up import CatchingUp
-from .disk_watch import SLOW_S, DiskWatch
 from .emptying import Emptying
 from .exchanges import ExchangeRecord
+from .leaving_out import ASK_AGAIN_S, Decisions, LeavingOut
 from .leftovers import Leftovers
 from .lending import Lending
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
-from .supplying import Suggestions, Supplies
+from .stepping_back import SteppingBack
+from .supplying import Supplies
+from .taking_over import TakingOver
 from .transactions import Transactions
 from .views import row_members
 
-REPLICA_TIMEOUT_S = 5.0
-"""Seconds in which a copy has to answer before the set goes on without it (I3)."""
-ASK_AGAIN_S = 0.5
 EARLY_MAX = 4096
 """Messages of one connection that wait for decisions; with more than that it ends."""
-
-log = logging.getLogger("tidelog.node")
-
-
-class Decisions(Suggestions, Protocol):
-    """Who has changes decided, and lets go of what this member serves."""
-
-    @property
-    def is_led(self) -> bool:
-        """Whether somebody is known to lead, who hears what is suggested."""
-
-    def release(self, partitions: list[int], target: UUID | None = None) -> None:
-        """Serve some partitions no more in their epochs; ``target`` shall, if it is listed."""
 
 
 class Readers(Protocol):
@@ -150,22 +106,19 @@ class ReplicaGroups:
         self._reached = reached
         self._seen: tuple[PartitionCopies, ...] = ()
         self._topology = Topology()
-        self._takeovers: dict[int, OpeningEpoch] = {}
         self._following = followed
-        self._exchanges = exchanges
-        self._reports: dict[int, Report] = {}
-        self._acknowledged: dict[int, tuple[Acknowledged, ...]] = {}
         self._unannounced: dict[int, int] = {}
         self._announced_at = float("-inf")
-        self._untold: list[Upto] = []
-        """What has committed in epochs that are over, and the log does not say so yet."""
-        self._unreported: list[PartitionCopies] = []
-        """Partitions whose report waits for that."""
-        self._accused: dict[int, list[int]] = {}
-        self._accused_at = float("-inf")
-        self._disk = DiskWatch(log)
-        self._given_up_at = float("-inf")
-        self._disk_hangs = False
+        self._leaving_out = LeavingOut(me, log, streams, decisions, lambda: self._topology)
+        self._taking_over = TakingOver(
+            me, log, outflow, self._leaving_out, followed, exchanges, now, reached,
+            topology=lambda: self._topology,
+            empties=lambda partition: self.emptying.empties(partition),
+            serve=self._serve,
+        )  # fmt: skip
+        self._stepping_back = SteppingBack(
+            me, log, partitions, streams, self._taking_over, decisions
+        )
         self._early: list[_Early] = []
         self.readers: Readers
         self.supplies: Supplies
@@ -178,7 +131,7 @@ class ReplicaGroups:
 
     def __repr__(self) -> str:
         return (
-            f"<ReplicaGroups of {self._me}: {len(self._takeovers)} to open, "
+            f"<ReplicaGroups of {self._me}: {len(self._taking_over)} to open, "
             f"{len(self._following)} followed, {self._streams}>"
         )
 
@@ -186,10 +139,7 @@ class ReplicaGroups:
 
     def blocked(self) -> list[list[object]]:
         """Return which partitions are not open here yet: partition, phase, who is waited for."""
-        return [
-            [partition, takeover.phase, [copy.member.bytes for copy in takeover.waits_for()]]
-            for partition, takeover in sorted(self._takeovers.items())
-        ]
+        return self._taking_over.blocked()
 
     def lagging(self) -> list[list[object]]:
         """Return which copies lack something: partition, member, how many items, since when.
@@ -214,7 +164,7 @@ class ReplicaGroups:
         copies, state = self._topology.partitions[partition], self._log.state
         counter, pending = state.counters[partition], state.copies.pending.get(partition)
         stream = self._streams.get(partition)
-        takeover, following = self._takeovers.get(partition), self._following.get(partition)
+        takeover, following = self._taking_over.get(partition), self._following.get(partition)
         return {
             "partition": partition,
             "decided": self._topology.index,
@@ -292,7 +242,7 @@ class ReplicaGroups:
         self.leftovers.decided(older, topology)
         self.emptying.decided(topology)
         if sealed:
-            self._tell_and_report(sealed)
+            self._taking_over.report(sealed)
         self.transactions.decided(topology)
         self._log.decide()
         early, self._early = self._early, []
@@ -320,247 +270,26 @@ class ReplicaGroups:
         """Drop what belongs to an older epoch, and begin what the new one needs (K2)."""
         partition = copies.row.partition
         stream = self._streams.close(partition)
+        self._taking_over.seal(copies, stream)
         if stream is not None:
-            self._acknowledged[partition] = stream.acknowledged()
-            if stream.untold is not None:
-                self._untold.append(stream.untold)
-                self._log.unsaid.add(partition)
             self._log.forsake(stream)
         self.transactions.sealed(partition)
-        for known in (self._following, self._takeovers, self._reports, self._unannounced):
-            known.pop(partition, None)
-        if self._me not in copies.in_sync:
-            return
-        if copies.author == self._me:
-            takeover = self._takeovers[partition] = OpeningEpoch(copies, self._now())
-            self._exchanges.begun(takeover)
-        else:
+        self._following.pop(partition, None)
+        self._unannounced.pop(partition, None)
+        if self._me in copies.in_sync and copies.author != self._me:
             self._following[partition] = Following(partition, copies.epoch, copies.author)
 
-    # -------------------------------------------------------------- reports
-
-    def _tell_and_report(self, sealed: Sequence[PartitionCopies]) -> None:
-        """Report on partitions once the log says what has committed in their older epochs."""
-        told, self._untold = self._untold, []
-        sealed, self._unreported = [*self._unreported, *sealed], []
-        if told:
-            self._log.put_records(
-                [CommitUptoRecord(rows=tuple(told))],
-                partial(self._told, told, sealed),
-                partial(self._not_told, told, sealed),
-            )
-        else:
-            self._log.put_barrier(partial(self._report, sealed))
-
-    def _told(self, told: list[Upto], sealed: list[PartitionCopies]) -> None:
-        self._log.unsaid.difference_update(
-            {row.partition for row in told} - {row.partition for row in self._untold}
-        )
-        self._log.put_barrier(partial(self._report, sealed))
-
-    def _not_told(self, told: list[Upto], sealed: list[PartitionCopies]) -> None:
-        """Try again soon: the disk may have had no space."""
-        self._untold += told
-        self._unreported += sealed
-
-    def _report(self, sealed: Sequence[PartitionCopies]) -> None:
-        """Tell the authors what the log has; behind a sync of all that was queued before."""
-        self._reached("takeover.after_seal")
-        told: dict[UUID, list[Report]] = {}
-        for copies in sealed:
-            partition = copies.row.partition
-            if self._topology.partitions[partition].epoch != copies.epoch:
-                continue  # sealed again meanwhile: another report is on its way
-            if copies.author == self._me and self.emptying.empties(partition):
-                self._unreported.append(copies)
-                continue
-            report = report_of(
-                self._log.state,
-                partition,
-                copy=self._me,
-                epoch=copies.epoch,
-                acknowledged=self._acknowledged.get(partition, ()),
-            )
-            if copies.author == self._me:
-                self._takeovers[partition].reported(report)
-            else:
-                self._reports[partition] = report
-                told.setdefault(copies.author.member, []).append(report)
-        for author, reports in told.items():
-            self._outflow.tell(author, report_message(reports))
-        if told:
-            self._reached("takeover.after_report")
-        self._list()
-
-    def _take_reports(self, sender: Incarnation, message: Message) -> None:
-        for report in reports_of(message, sender):
-            takeover = self._takeovers.get(report.partition)
-            if takeover is None:
-                self.supplies.reported(report)
-            elif takeover.epoch == report.epoch:
-                takeover.reported(report)
-        self._list()
-
-    def _through(self, phase: Phase) -> list[OpeningEpoch]:
-        """Return the takeovers in a phase in which nobody is waited for any more."""
-        takeovers = self._takeovers.values()
-        return [one for one in takeovers if one.phase == phase and not one.waits_for()]
-
-    # -------------------------------------------------------------- lists
-
-    def _list(self) -> None:
-        """Make the lists of all partitions whose reports are there, and let them be logged."""
-        records: list[Record] = []
-        alone: list[OpeningEpoch] = []
-        shared: list[OpeningEpoch] = []
-        for takeover in self._through("reports"):
-            try:
-                found = merged(takeover.partition, takeover.epoch, takeover.reports())
-            except MergeError as error:
-                takeover.enter("stuck", self._now())
-                self._tell_of_lack(str(error))
-                continue
-            if found.lacking:
-                takeover.enter("stuck", self._now())
-                self._leave_out(takeover, found.lacking)
-                continue
-            takeover.settle = found.settle
-            takeover.enter("logging", self._now())
-            records.append(found.settle)
-            (shared if takeover.others else alone).append(takeover)
-        if alone:
-            records.append(OpenRecord(rows=tuple(Opened(t.partition, t.epoch) for t in alone)))
-        if records:
-            self._log.put_records(
-                records,
-                partial(self._listed, alone, shared),
-                partial(self._not_logged, [*alone, *shared], "reports"),
-            )
-
-    def _leave_out(self, takeover: OpeningEpoch, lacking: Mapping[Incarnation, str]) -> None:
-        """Ask for an epoch without copies that lack what they must have (I6).
-
-        An author that lacks it lets a copy go on that does not.
-        """
-        takeover.left_out = frozenset(lacking)
-        for copy, what in lacking.items():
-            self._tell_of_lack(f"partition {takeover.partition}: {copy} lacks {what}")
-        whole = [copy for copy in takeover.copies.in_sync if copy not in lacking]
-        if self._me not in lacking:
-            self._begin_without(takeover, takeover.left_out)
-        elif whole:
-            self._decisions.release([takeover.partition], whole[0].member)
-
-    def _tell_of_lack(self, what: str) -> None:
-        log.error(
-            "node.copy_lacks: Tidelog: copies of the store %s are not equal; one is left out, or "
-            "its partition stays closed: %s",
-            self._log.path,
-            what,
-            extra={"event": "node.copy_lacks"},
-        )
-
-    def _begin_without(self, takeover: OpeningEpoch, left_out: Collection[Incarnation]) -> None:
-        """Ask for a new epoch, with the copies of the set that there are but for some."""
-        copies = self._topology.partitions[takeover.partition]
-        kept = tuple(
-            copy
-            for copy in copies.in_sync
-            if copy not in left_out and self._topology.is_present(copy)
-        )
-        if not kept or not left_out:
-            return
-        change = Takeover(
-            partition=copies.row.partition,
-            epoch=copies.epoch + 1,
-            author=copies.author if copies.author in kept else kept[0],
-            in_sync=kept,
-        )
-        request = self._decisions.suggest(change, (self._guard(copies),))
-        self._accused[request] = [takeover.partition]
-
-    def _not_logged(self, takeovers: Iterable[OpeningEpoch], phase: Any) -> None:
-        """Try again soon: the disk may have had no space."""
-        for takeover in takeovers:
-            takeover.enter(phase, self._now())
-
-    def _listed(self, alone: Sequence[OpeningEpoch], shared: Sequence[OpeningEpoch]) -> None:
-        """Send the lists, which are durable here; what has no other copy is open (K5)."""
-        self._reached("takeover.after_list_logged")
-        told: dict[UUID, list[Any]] = {}
-        for takeover in shared:
-            if self._takeovers.get(takeover.partition) is takeover:
-                takeover.enter("storing", self._now())
-                for copy in takeover.others:
-                    told.setdefault(copy.member, []).append(takeover.settle)
-        for member, lists in told.items():
-            self._outflow.tell(member, settle_message(lists))
-        self._opened(alone)
-
-    def _take_settles(self, sender: Incarnation, message: Message) -> None:
-        fresh: list[SettleRecord] = []
-        known: list[SettleRecord] = []
-        for settle in settles_of(message):
-            following = self._following.get(settle.partition)
-            if following is None or (following.epoch, following.author) != (settle.epoch, sender):
-                continue
-            (known if following.listed else fresh).append(settle)
-        rows = [Opened(one.partition, one.epoch) for one in known]
-        if rows:
-            self._outflow.tell(sender.member, settle_stored_message(rows))
-        if fresh:
-            self._log.put_records(fresh, partial(self._stored_lists, sender, fresh), _nothing)
-
-    def _stored_lists(self, sender: Incarnation, settles: Sequence[Any]) -> None:
-        rows = []
-        for settle in settles:
-            following = self._following.get(settle.partition)
-            if following is not None and following.epoch == settle.epoch:
-                following.listed = True
-                rows.append(Opened(settle.partition, settle.epoch))
-        self._reached("takeover.after_list_stored")
-        if rows:
-            self._outflow.tell(sender.member, settle_stored_message(rows))
-
-    def _take_stored_lists(self, sender: Incarnation, message: Message) -> None:
-        for partition, epoch in epochs_of(message):
-            takeover = self._takeovers.get(partition)
-            if takeover is not None and takeover.epoch == epoch:
-                takeover.stored(sender)
-        self._open()
-
-    # -------------------------------------------------------------- opening
-
-    def _open(self) -> None:
-        """Let it be logged that those lists count which every copy has."""
-        ready = self._through("storing")
-        if ready:
-            for takeover in ready:
-                takeover.enter("opening", self._now())
-            rows = tuple(Opened(takeover.partition, takeover.epoch) for takeover in ready)
-            self._log.put_records(
-                [OpenRecord(rows=rows)],
-                partial(self._opened, ready),
-                partial(self._not_logged, ready, "storing"),
-            )
-
-    def _opened(self, takeovers: Sequence[OpeningEpoch]) -> None:
+    def _serve(self, opened: Sequence[OpeningEpoch]) -> None:
         """Serve partitions whose lists count now, and begin their streams with that word."""
-        opened = []
-        for takeover in takeovers:
-            if self._takeovers.get(takeover.partition) is not takeover:
-                continue  # another epoch was given meanwhile
-            del self._takeovers[takeover.partition]
-            self._exchanges.opened(takeover, self._now())
+        for takeover in opened:
             copies = self._topology.partitions[takeover.partition]
             others = [copy for copy in copies.in_sync if copy != self._me]
             self._streams.open(takeover.partition, takeover.epoch, others, self._now())
-            opened.append((takeover.partition, takeover.epoch))
             if takeover.others or copies.goal or copies.is_to_be_emptied:
                 self._unannounced[takeover.partition] = takeover.epoch
-        self._partitions.opened(opened)
-        for partition, _ in opened:
-            self.transactions.opened(partition)
+        self._partitions.opened([(takeover.partition, takeover.epoch) for takeover in opened])
+        for takeover in opened:
+            self.transactions.opened(takeover.partition)
         self._announced_at = float("-inf")
         if opened:
             self._reached("takeover.after_open")
@@ -631,11 +360,12 @@ class ReplicaGroups:
             case "stored":
                 self._take_stored(sender, message)
             case "report":
-                self._take_reports(sender, message)
+                for report in self._taking_over.take_reports(sender, message):
+                    self.supplies.reported(report)
             case "settle":
-                self._take_settles(sender, message)
+                self._taking_over.take_settles(sender, message)
             case "settle-stored":
-                self._take_stored_lists(sender, message)
+                self._taking_over.take_stored_lists(sender, message)
             case "admit":
                 self.catching_up.admitted(sender, admitted_of(message))
             case "supply":
@@ -661,31 +391,8 @@ class ReplicaGroups:
         demanded = self.catching_up.unheard(member)
         if demanded:
             self._outflow.tell(member, demand_message(demanded))
-        reports = [
-            report
-            for partition, report in self._reports.items()
-            if (following := self._following.get(partition)) is not None
-            and following.author.member == member
-        ]
-        if reports:
-            self._outflow.tell(member, report_message(reports))
-        lists = [
-            takeover.settle
-            for takeover in self._takeovers.values()
-            if takeover.phase == "storing"
-            and takeover.settle is not None
-            and any(copy.member == member for copy in takeover.waits_for())
-        ]
-        if lists:
-            self._outflow.tell(member, settle_message(lists))
+        self._taking_over.say_again(member)
         followed = [one for one in self._following.values() if one.author.member == member]
-        stored = [
-            Opened(one.partition, one.epoch)
-            for one in followed
-            if one.listed and not one.is_admitted
-        ]
-        if stored:
-            self._outflow.tell(member, settle_stored_message(stored))
         for author in {one.author for one in followed}:
             self._answer(author, [one for one in followed if one.author == author and one.durable])
 
@@ -700,13 +407,10 @@ class ReplicaGroups:
         now = self._now()
         if self._log.failure is not None:
             self.transactions.log_failed()
-            self._withdraw(now)
+            self._stepping_back.withdraw(self._topology, now)
             return
         self._log.tell_decided()
-        if self._untold or self._unreported:
-            self._tell_and_report([])
-        self._list()
-        self._open()
+        self._taking_over.tick()
         due = now >= self._announced_at + ASK_AGAIN_S
         if self._unannounced and due and self._decisions.is_led:
             self._announced_at = now
@@ -715,94 +419,11 @@ class ReplicaGroups:
         self.supplies.tick()
         self.catching_up.tick()
         self.leftovers.tick()
-        self._give_up(now)
-        self._complain(now)
-
-    def _give_up(self, now: float) -> None:
-        """Let others serve what they have, too, while the disk does not answer.
-
-        What is on its way stays so, and they find it as behind any takeover.  They wait for what
-        this member has to report as long as for anybody (I3), and it catches up later.
-        """
-        before, self._disk_hangs = self._disk_hangs, self._disk.look(now)
-        if self._disk.seconds >= SLOW_S:
-            self._excuse(self._disk.passed, now)
-        if not self._disk_hangs or now < self._given_up_at + ASK_AGAIN_S:
-            return
-        self._given_up_at = now
-        shared = [
-            copies.row.partition
-            for copies in self._partitions.authored()
-            if any(copy != self._me and self._topology.is_present(copy) for copy in copies.in_sync)
-        ]
-        self._decisions.release(shared)
-        if not before:
-            log.error(
-                "node.disk_hangs: Tidelog: the disk of the store %s has not answered for %.0f s; "
-                "others serve what they have, too: %d partitions",
-                self._log.path,
-                self._disk.seconds,
-                len(shared),
-                extra={"event": "node.disk_hangs"},
-            )
-
-    def _excuse(self, seconds: float, now: float) -> None:
-        """Let some seconds count against no copy: what they lack is not in the own log, either.
-
-        One array may hang for all.  Else its disk would leave this member alone in its sets, and
-        nobody could go on for it.
-        """
-        for stream in self._streams:
-            stream.excuse(seconds, now)
-        for takeover in self._takeovers.values():
-            takeover.since = min(takeover.since + seconds, now)
-
-    def _complain(self, now: float) -> None:
-        late: dict[tuple[Incarnation, frozenset[Incarnation]], list[int]] = {}
-        for stream in self._streams:
-            for copy in stream.late(now, REPLICA_TIMEOUT_S):
-                late.setdefault((copy, frozenset(stream.followers)), []).append(stream.partition)
-        for takeover in self._takeovers.values():
-            if now > takeover.since + REPLICA_TIMEOUT_S:
-                takeover.since = now
-                silent = takeover.left_out or takeover.waits_for()
-                self._begin_without(takeover, [copy for copy in silent if copy != self._me])
-        if not late or now < self._accused_at + ASK_AGAIN_S:
-            return
-        self._accused_at = now
-        self._accused.clear()
-        for (copy, _), partitions in late.items():
-            shown = [p for p in partitions if self._topology.partitions[p].opened]
-            guards = tuple(self._guard(self._topology.partitions[p]) for p in shown)
-            change = CopiesRemoved(copy=copy, partitions=tuple(shown))
-            if shown:
-                self._accused[self._decisions.suggest(change, guards)] = shown
-
-    def _withdraw(self, now: float) -> None:
-        """Leave all sets that have others in them: nothing rests on this log any more (I6)."""
-        for stream in self._streams:
-            self._log.forsake(stream)
-        if now < self._announced_at + ASK_AGAIN_S:
-            return
-        self._announced_at = now
-        listed = [copies for copies in self._topology.partitions if self._me in copies.in_sync]
-        shared = [copies for copies in listed if copies.in_sync[1:]]
-        if shared and shared == listed:  # else there is what only this member can show
-            self._decisions.suggest(MemberGone(incarnation=self._me))
-        # Who serves nothing that others have is let go, and if it is not that is served at least.
-        self._decisions.release([c.row.partition for c in shared if c.author == self._me])
+        self._stepping_back.look(self._topology, now)
+        self._leaving_out.look(now)
+        self._taking_over.look(now)
 
     def refused(self, request: int, reason: str) -> None:
         """Hear that a change which was suggested is not made."""
         self.supplies.refused(request)
-        partitions = self._accused.pop(request, [])
-        if reason == GIVE_IT_UP:
-            self._decisions.release(partitions)
-
-    @staticmethod
-    def _guard(copies: PartitionCopies) -> Guard:
-        return Guard(copies.row.partition, copies.epoch, copies.changed)
-
-
-def _nothing() -> None:
-    """Nobody waits for it."""
+        self._leaving_out.refused(request, reason)

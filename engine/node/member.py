@@ -57,7 +57,8 @@ from .deciding import Deciding
 from .departure import Departure
 from .emptying import Emptying
 from .exchanges import ExchangeRecord
-from .groups import REPLICA_TIMEOUT_S, ReplicaGroups
+from .groups import ReplicaGroups
+from .leaving_out import REPLICA_TIMEOUT_S
 from .leftovers import Leftovers
 from .lending import Lending
 from .log import NodeLog

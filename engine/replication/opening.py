@@ -11,7 +11,8 @@ Invariants:
 - Who has not done its part is named, so that it can be told, and be left out by a new epoch (I4).
 - Each moment of it is in one phase: the steps together are as long as the partition is closed.
 
-Left out: what the list says (``merging``), and how the messages travel (``engine.node.groups``).
+Left out: what the list says (``merging``), and how the messages travel
+(``engine.node.taking_over``).
 """
 
 from __future__ import annotations

@@ -128,9 +128,10 @@ def test_an_author_whose_epoch_is_not_open_gives_it_up_if_it_is_told_to() -> Non
         author = group.at.member(group.primary)
         copies = group.at.topology().partitions[group.partition]
         missed = next(one for one in copies.in_sync if one != copies.author)
-        author.groups._decisions.suggest = lambda *_: 77  # type: ignore[method-assign]
+        leaving_out = author.groups._leaving_out
+        leaving_out._decisions.suggest = lambda *_: 77  # type: ignore[method-assign]
         takeover: Any = SimpleNamespace(partition=group.partition)
-        author.groups._begin_without(takeover, [missed])
+        leaving_out.begin_without(takeover, [missed])
         author.groups.refused(77, GIVE_IT_UP)
         assert author.agreement.is_released(copies)
 

@@ -8,7 +8,8 @@ import trio
 from support.copies import Group, live
 from support.hanging import Hanging
 from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S
-from tidelog.engine.node.groups import REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.engine.node.leaving_out import REPLICA_TIMEOUT_S
+from tidelog.engine.node.stepping_back import SteppingBack
 from tidelog.wal.records import IdleRecord
 
 SOON_S = 3.0
@@ -153,7 +154,7 @@ def test_a_disk_that_answers_within_its_time_loses_nothing() -> None:
 
 
 def test_without_that_rule_nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicaGroups, "_give_up", lambda *_about: None)
+    monkeypatch.setattr(SteppingBack, "look", lambda *_about: None)
 
     async def scenario(group: Group) -> None:
         at, hangs = group.at, group.primary

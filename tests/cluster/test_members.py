@@ -887,7 +887,7 @@ def test_a_decision_takes_effect_behind_those_before_it_which_the_log_still_writ
             await client.answer(begun)
         await at.restart("n1")
         await trio.sleep(0.001)
-        while not at.running() or not at.member("n1").groups._takeovers:
+        while not at.running() or not at.member("n1").groups.blocked():
             await trio.sleep(0.001)
         member = at.member("n1")
         index = member.agreement.topology.index

@@ -10,7 +10,7 @@ import trio
 from support.copies import STAYING, Group, live
 from support.hanging import Hanging
 from tidelog.engine.agreement.coordinator import Coordinator
-from tidelog.engine.node.groups import ReplicaGroups
+from tidelog.engine.node.stepping_back import SteppingBack
 
 TIMING = replace(STAYING, exchange_timeout=8.0)
 
@@ -18,7 +18,7 @@ TIMING = replace(STAYING, exchange_timeout=8.0)
 @pytest.fixture(autouse=True)
 def knows_nothing_of_its_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what hangs be something that the author does not notice by itself."""
-    monkeypatch.setattr(ReplicaGroups, "_give_up", lambda *_about: None)
+    monkeypatch.setattr(SteppingBack, "look", lambda *_about: None)
 
 
 async def next_author_hangs(group: Group) -> str:

@@ -12,7 +12,7 @@ import trio
 from support.copies import Group, live
 from support.raw_client import FailureError
 from tidelog.engine.agreement.timing import Timing
-from tidelog.engine.node.groups import REPLICA_TIMEOUT_S
+from tidelog.engine.node.leaving_out import REPLICA_TIMEOUT_S
 
 KNOWN_S = 1.75
 """Behind the end of a lease: until then members may think that somebody is about to lead."""

@@ -29,10 +29,11 @@ from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NAME, BY_NUMBER, KINDS
-from tidelog.engine.node import groups as groups_module
+from tidelog.engine.node import taking_over
 from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S
 from tidelog.engine.node.exchanges import ExchangeRecord
-from tidelog.engine.node.groups import ASK_AGAIN_S, EARLY_MAX, REPLICA_TIMEOUT_S, ReplicaGroups
+from tidelog.engine.node.groups import EARLY_MAX, ReplicaGroups
+from tidelog.engine.node.leaving_out import ASK_AGAIN_S, REPLICA_TIMEOUT_S
 from tidelog.engine.node.log import Haste
 from tidelog.engine.node.transactions import Transactions
 from tidelog.engine.replication.following import Following
@@ -614,7 +615,7 @@ def test_a_copy_that_lacks_something_is_left_out_and_stays_so(
 ) -> None:
     around = begun()
     lacking = SimpleNamespace(lacking={CID: "number 7"}, settle=None)
-    monkeypatch.setattr(groups_module, "merged", lambda *_: lacking)
+    monkeypatch.setattr(taking_over, "merged", lambda *_: lacking)
     for one in (BOB, CID):
         around.heard(one, report_message([report(one)]))
     assert around.suggested == [takeover_without(CID)]
@@ -630,7 +631,7 @@ def test_an_author_that_lacks_something_lets_a_copy_go_on_that_does_not(
 ) -> None:
     around = begun()
     lacking = SimpleNamespace(lacking={ME: "number 7", BOB: "number 7"}, settle=None)
-    monkeypatch.setattr(groups_module, "merged", lambda *_: lacking)
+    monkeypatch.setattr(taking_over, "merged", lambda *_: lacking)
     for one in (BOB, CID):
         around.heard(one, report_message([report(one)]))
     assert (around.released, around.targets) == ([[0]], [CID.member])
@@ -644,7 +645,7 @@ def test_copies_of_which_none_has_what_the_others_have_keep_their_partition_clos
         raise MergeError("no copy has what the others have")
 
     around = begun()
-    monkeypatch.setattr(groups_module, "merged", nobody_has_all)
+    monkeypatch.setattr(taking_over, "merged", nobody_has_all)
     for one in (BOB, CID):
         around.heard(one, report_message([report(one)]))
     assert (around.phase(), around.log.records, around.suggested) == ("stuck", [], [])
@@ -1004,8 +1005,13 @@ def test_what_speaks_of_decisions_to_come_waits_and_what_is_behind_it_does_too()
     gone = around.heard(CID, report_message([report(CID, epoch=3)]), decided=3)
     gone.up = False
     heard: list[Message] = []
+
+    def take_reports(_sender: Incarnation, message: Message) -> list[Report]:
+        heard.append(message)
+        return []
+
     groups: Any = around.groups
-    groups._take_reports = lambda _sender, message: heard.append(message)
+    groups._taking_over.take_reports = take_reports
     around.decide(copies(0, ME, CID, epoch=3))
     assert len(heard) == 1, "the first one still waits"
     around.decide(copies(0, ME, CID, epoch=3))
@@ -1160,3 +1166,38 @@ def test_what_others_have_too_is_released_while_the_disk_hangs(
     around.now += ASK_AGAIN_S
     around.groups.tick()
     assert around.released == [[0, 3]] * 3
+
+
+def test_what_comes_back_while_the_disk_hangs_is_released_more_and_more_seldom() -> None:
+    around, tick = Around(), ASK_AGAIN_S / 8
+    around.decide(copies(0, ME, BOB), copies(1, BOB, ME))
+    around.log.asked_disk_at = around.now
+    since, pauses = around.now + DISK_TIMEOUT_S, list[float]()
+
+    def go_on(epoch: int) -> None:
+        """Release what came back, and hear later that another one took it over and gave it up."""
+        nonlocal since
+        heard = len(around.released)
+        while len(around.released) == heard:
+            around.now += tick
+            around.groups.tick()
+        pauses.append(around.now - since)
+        since = around.now
+        around.decide(copies(0, BOB, ME, epoch=epoch + 1), copies(1, BOB, ME))
+        around.decide(copies(0, ME, BOB, epoch=epoch + 2), copies(1, BOB, ME))
+
+    for epoch in range(2, 16, 2):
+        go_on(epoch)
+    doubled = [ASK_AGAIN_S * 2**n for n in range(7)]
+    expected = [0.0, doubled[0], *(min(pause, REPLICA_TIMEOUT_S) for pause in doubled[1:6])]
+    assert pauses == pytest.approx(expected, abs=2 * tick)
+    around.decide(copies(0, BOB, ME, epoch=20), copies(1, ME, BOB, epoch=20))
+    go_on(20)
+    assert around.released[-1] == [1]
+    assert pauses[-1] == pytest.approx(REPLICA_TIMEOUT_S, abs=2 * tick)
+    around.log.asked_disk_at = float("inf")
+    around.groups.tick()
+    around.log.asked_disk_at, since = around.now, around.now + DISK_TIMEOUT_S
+    for epoch in (22, 24):
+        go_on(epoch)
+    assert pauses[-2:] == pytest.approx([0.0, ASK_AGAIN_S], abs=2 * tick), "another hang"
