@@ -13,8 +13,8 @@ Invariants:
 - Strangers, connections before the end of their handshake, are limited in number, bytes and time.
   If there are too many the oldest goes, and the log gets one line per period.
 
-Left out: encryption (a ``Network`` may have streams that encrypt), and who is a peer: ``meet`` and
-``part`` are told.
+Left out: encryption (a ``Network`` may have streams that encrypt), and who is a peer: ``meet`` is
+told.
 """
 
 from __future__ import annotations
@@ -158,16 +158,10 @@ class Transport:
         way = self._ways.get(member)
         if way is not None and way.address == address:
             return
-        self._leave(member)
+        if way is not None:
+            way.scope.cancel()
         way = self._ways[member] = _Way(address)
         self._nursery.start_soon(self._keep_both, member, way)
-
-    def part(self, member: bytes) -> None:
-        """Keep no connections with a peer: those made here end, and those accepted from it."""
-        self._leave(member)
-        for channel in (CONTROL, DATA):
-            if accepted := self._accepted.get((member, channel)):
-                accepted.end()
 
     def reached(self) -> frozenset[bytes]:
         """Return the peers with which data goes both ways: a connection made, and one accepted."""
@@ -202,10 +196,6 @@ class Transport:
         return other
 
     # ---------------------------------------------------------------- connections made here
-
-    def _leave(self, member: bytes) -> None:
-        if way := self._ways.pop(member, None):
-            way.scope.cancel()
 
     async def _keep_both(self, member: bytes, way: _Way) -> None:
         with way.scope:

@@ -22,13 +22,13 @@ import trio
 from ...affinity.changes import TopologyChange
 from ...affinity.errors import TidelogError, UsageError
 from ...affinity.folding import ChangeError
-from ...affinity.topology import Incarnation, Topology
+from ...affinity.topology import Topology
 from ..agreement.journal import Journal
 from ..agreement.journal_format import SnapshotRecord
 from ..agreement.machine import Agreement, Outgoing, Ready
-from ..agreement.messages import ChangeRefused, Envelope, Guard, Join
+from ..agreement.messages import ChangeRefused, Guard, Join
 from ..agreement.noting import noted_records, snapshot_of
-from ..agreement.wire import message_of, telling_of
+from ..agreement.wire import envelope_of, message_of
 from ..net.addresses import address_of
 from ..net.connection import Connection
 from ..net.frames import FrameError, Message
@@ -81,19 +81,10 @@ class Council:
 
     def arrived(self, connection: Connection, messages: list[Message]) -> None:
         """Take what another member says, in order."""
-        other = connection.other
-        cluster = UUID(bytes=other.cluster) if other.cluster else None
         for message in messages:
-            telling = telling_of(message)
-            if isinstance(telling, Join):
-                _check_address(telling)
-            envelope = Envelope(
-                sender=Incarnation(UUID(bytes=other.member), other.boot),
-                nonce=other.nonce,
-                cluster=cluster,
-                decided=connection.decided,
-                message=telling,
-            )
+            envelope = envelope_of(connection.other, connection.decided, message)
+            if isinstance(envelope.message, Join):
+                _check_address(envelope.message)
             try:
                 self.agreement.step(envelope, self.now)
             except ChangeError as error:

@@ -61,7 +61,7 @@ def test_two_members_talk_over_loopback() -> None:
             assert a.numbers("<b", "data") == list(range(50))
             found = await a.transport.ask(places[1])
             assert (found.member, found.cluster, found.boot) == (id_of("b"), CLUSTER, 1)
-            b.transport.part(id_of("a"))
+            b.transport._accepted[id_of("a"), "data"].end()
             await a.wait("down", "b", "data")
             await a.wait("up", "b", "data", 2)
             a.transport.send(id_of("b"), "data", stored(50))

@@ -333,7 +333,7 @@ def test_another_member_at_the_address_of_a_peer_is_not_taken_for_it() -> None:
         assert a.send("b", "control", ping(2)) == "queued"
         assert len(a.of("up", "b", "control")) == 1  # what is meant for another ends nothing
         await trio.sleep(1)
-        a.transport.part(id_of("b"))
+        a.transport.meet(id_of("b"), ("nowhere", PORT))
         await trio.sleep(1)
         assert a.send("b", "control", ping(3)) == "down"
 
@@ -425,21 +425,6 @@ def test_who_is_met_again_stays_connected_and_at_another_address_is_connected_an
     assert b.numbers("<a", "data") == [1]
 
 
-def test_who_is_parted_with_loses_what_was_made_to_it_and_what_was_accepted_from_it() -> None:
-    world = World(1)
-    a, b, c = members(world, "a", "b", "c")
-
-    async def scenario() -> None:
-        await started(a, b, c)
-        a.transport.part(id_of("b"))
-        await trio.sleep(0.02)
-
-    world.run(scenario)
-    for channel in ("control", "data"):
-        assert len(b.of("down", "<a", channel)) == len(a.of("down", "<b", channel)) == 1
-        assert c.of("down", "<a", channel) == a.of("down", "<c", channel) == []
-
-
 def test_a_peer_is_reached_while_data_goes_both_ways(caplog: pytest.LogCaptureFixture) -> None:
     world = World(1)
     a, b, c = members(world, "a", "b", "c")
@@ -452,7 +437,7 @@ def test_a_peer_is_reached_while_data_goes_both_ways(caplog: pytest.LogCaptureFi
         assert a.transport.reached() == alone
         await trio.sleep(5)
         assert a.transport.reached() == both
-        b.transport.part(id_of("a"))
+        b.transport.meet(id_of("a"), ("nowhere", PORT))
         await trio.sleep(5)
         assert a.send("b", "data", stored(0)) == "queued"
         assert a.transport.reached() == alone, "nothing comes from it"
