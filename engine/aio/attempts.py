@@ -41,13 +41,12 @@ class Attempt:
         try:
             await self._transaction.__aexit__(kind, error, trace)
         except TidelogError as failure:
-            if not self._retries.again(failure, committed=False):
+            if not self._retries.again(failure):
                 raise
             return True
         if error is None:
             return False
-        committed = self._transaction.receipt is not None
-        return self._retries.again(error, committed=committed)
+        return self._retries.again(error, self._transaction)
 
 
 class Writer(Protocol):

@@ -22,7 +22,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
-from ...affinity.errors import ClosedError, ForkedError, UsageError
+from ...affinity.errors import ClosedError, CommitUnknownError, ForkedError, UsageError
 from ..api import snapshots
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions
 from ..api.inside import Blocks
@@ -352,10 +352,11 @@ class Transaction:
     exception in it rolls back.
     """
 
-    __slots__ = ("__weakref__", "_place")
+    __slots__ = ("__weakref__", "_in_doubt", "_place")
 
     def __init__(self, place: Place) -> None:
         self._place = place
+        self._in_doubt = False
 
     __reduce_ex__ = not_copied
 
@@ -373,6 +374,11 @@ class Transaction:
         """The id that the caller gave, or the one of the commit; None before it."""
         return self._place.session.tx_id
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether ``commit`` raised ``CommitUnknownError``: it may have taken effect, or not."""
+        return self._in_doubt
+
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
         return self._place.map_inside(mapping)
@@ -382,7 +388,11 @@ class Transaction:
 
         Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect.
         """
-        return await self._place.commit()
+        try:
+            return await self._place.commit()
+        except CommitUnknownError:
+            self._in_doubt = True
+            raise
 
     async def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""

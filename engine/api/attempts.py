@@ -17,6 +17,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, TracebackTyp
 from typing import NamedTuple, Protocol, TypeVar, TypeVarTuple
 
 from ...affinity.errors import ConflictError, DeadlineError, TidelogError, UsageError
+from ..commit.entries import Receipt
 from .choices import TransactionOptions, checked_seconds
 from .transaction_session import TransactionSession, TransactionSource
 from .transactions import Transaction
@@ -91,6 +92,18 @@ def plan(number: int, count: int, left: float | None, options: TransactionOption
     return Plan(options, left, last, pause)
 
 
+class EndedTransaction(Protocol):
+    """What is known of a transaction that has ended."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What the commit gave."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether nobody knows if it took effect."""
+
+
 class Retries:
     """The attempts of one loop: how each is made, and whether another one follows.
 
@@ -130,18 +143,21 @@ class Retries:
         self._done, self.entered = True, False
         return made
 
-    def again(self, error: BaseException, *, committed: bool) -> bool:
+    def again(self, error: BaseException, ended: EndedTransaction | None = None) -> bool:
         """Tell whether another attempt may cure the error that ended one.
 
-        What has ``committed``, as the work did that itself, is not made again: it would take
-        effect twice.
+        If the transaction has ``ended`` before that, as the work did that itself, and may have
+        committed, it is not made again: it would take effect twice.
         """
         if isinstance(error, DeadlineError) and self._earlier is not None:
             error.args = (f"{error}; the attempt before it: {self._earlier}",)
         if not isinstance(error, TidelogError) or not error.retryable:
             return False
-        if committed:
+        if ended is not None and ended.receipt is not None:
             error.args = (f"{error}; that was behind the commit, which took effect",)
+            return False
+        if ended is not None and ended.in_doubt:
+            error.args = (f"{error}; that was behind the commit, which may have taken effect",)
             return False
         if self._plan.last or (self._end is not None and self._now() >= self._end):
             _tell_attempts(error, self.number)
@@ -190,13 +206,12 @@ class Attempt:
         try:
             self._transaction.__exit__(kind, error, trace)
         except TidelogError as failure:
-            if not self._retries.again(failure, committed=False):
+            if not self._retries.again(failure):
                 raise
             return True
         if error is None:
             return False
-        committed = self._transaction.receipt is not None
-        return self._retries.again(error, committed=committed)
+        return self._retries.again(error, self._transaction)
 
 
 class Chance(Protocol):

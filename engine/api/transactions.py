@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, TypeVar, cast
 
+from ...affinity.errors import CommitUnknownError
 from ..commit.entries import Receipt
 from ..data.namespaces import not_copied
 from .maps import Map
@@ -57,10 +58,11 @@ class Transaction:
     the ``with`` block commits, an exception in it rolls back.
     """
 
-    __slots__ = ("__weakref__", "_session")
+    __slots__ = ("__weakref__", "_in_doubt", "_session")
 
     def __init__(self, session: Behind) -> None:
         self._session = session
+        self._in_doubt = False
 
     __reduce_ex__ = not_copied
 
@@ -82,6 +84,11 @@ class Transaction:
         """The id that the caller gave, or the one of the commit; None before it."""
         return self._session.tx_id
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether ``commit`` raised ``CommitUnknownError``: it may have taken effect, or not."""
+        return self._in_doubt
+
     def commit(self) -> Receipt:
         """Make the transaction take effect; return its receipt.
 
@@ -89,7 +96,11 @@ class Transaction:
         ``TransactionTooLargeError``, ``DeadlineError``, ``StorageError``.  After any of these the
         transaction is over.
         """
-        return self._session.commit()
+        try:
+            return self._session.commit()
+        except CommitUnknownError:
+            self._in_doubt = True
+            raise
 
     def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -178,6 +178,30 @@ def test_a_commit_that_nobody_can_tell_of_is_unknown_and_is_asked_for_later(
         assert error.home == partition_of(key.encode(), Space(0, PARTITIONS))
         assert db.outcome(error.tx_id, home=error.home) == "committed"
         assert m[key] == 2
+
+
+def test_what_the_work_may_have_committed_is_not_made_again(three: Members) -> None:
+    calls = 0
+    with connect_with(simulated(1, FaultyDisk()), three.url, timeout=2) as db:
+        m, key = counters(db), key_of(1)
+        m[key] = 1
+
+        def work(tx: tidelog.Transaction) -> None:
+            nonlocal calls
+            calls += 1
+            tx[m].incr(key)
+            three.members[1].faults.append("break_after")
+            three.members[1].faults += ["wait"] * 1000
+            assert not tx.in_doubt
+            with suppress(CommitUnknownError):
+                tx.commit()
+            three.members[1].faults.clear()
+            assert tx.in_doubt
+            raise LockTimeoutError("of something else")
+
+        with pytest.raises(LockTimeoutError, match="the commit, which may have taken effect"):
+            db.run(work)
+        assert (calls, m[key]) == (1, 2)
 
 
 # ------------------------------------------------------------------ who is away

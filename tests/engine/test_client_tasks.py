@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,7 +16,9 @@ from tidelog.codecs import I64, Str
 from tidelog.engine.client.tasks import ClusterTasksDatabase, connect_with
 from tidelog.errors import (
     ClosedError,
+    CommitUnknownError,
     ConflictError,
+    LockTimeoutError,
     NotEnoughMembersError,
     PartitionUnavailableError,
     UnsupportedError,
@@ -220,3 +222,33 @@ async def test_a_clock_of_its_own_and_another_thread() -> None:
         async with connect_with(simulated(1, FaultyDisk()), cluster.url) as db:
             with pytest.raises(UsageError, match="only in the loop that opened it"):
                 await tasks.in_thread(db.map, "m")
+
+
+@pytest.mark.slow
+async def test_what_the_work_may_have_committed_is_not_made_again() -> None:
+    calls = 0
+    with members(3, PARTITIONS) as cluster:
+        async with aio.connect(cluster.url, timeout=0.5) as db:
+            m, key, faults = (
+                db.map("counters", key=Str, value=I64),
+                key_of(1),
+                cluster.members[1].faults,
+            )
+            await m.set(key, 1)
+
+            async def work(tx: aio.Transaction) -> None:
+                nonlocal calls
+                calls += 1
+                await tx[m].incr(key)
+                faults.append("break_after")
+                faults += ["wait"] * 1000
+                assert not tx.in_doubt
+                with suppress(CommitUnknownError):
+                    await tx.commit()
+                faults.clear()
+                assert tx.in_doubt
+                raise LockTimeoutError("of something else")
+
+            with pytest.raises(LockTimeoutError, match="the commit, which may have taken effect"):
+                await db.run(work)
+            assert (calls, await m.get(key)) == (1, 2)
