@@ -227,6 +227,8 @@ async def test_a_clock_of_its_own_and_another_thread() -> None:
 @pytest.mark.slow
 async def test_what_the_work_may_have_committed_is_not_made_again() -> None:
     calls = 0
+    unheard: list[Fault] = ["break_after"]
+    unheard.extend(["wait"] * 1000)
     with members(3, PARTITIONS) as cluster:
         async with aio.connect(cluster.url, timeout=0.5) as db:
             m, key, faults = (
@@ -240,8 +242,7 @@ async def test_what_the_work_may_have_committed_is_not_made_again() -> None:
                 nonlocal calls
                 calls += 1
                 await tx[m].incr(key)
-                faults.append("break_after")
-                faults += ["wait"] * 1000
+                faults.extend(unheard)
                 assert not tx.in_doubt
                 with suppress(CommitUnknownError):
                     await tx.commit()
