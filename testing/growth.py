@@ -71,13 +71,17 @@ class Growth:
         await self._ask(lambda one, done: one.change(change, one.now + DECIDED_S_MAX, done))
 
     def lose(self, name: str) -> None:
-        """End a member for good, unless the others could not decide without it."""
+        """End a member for good, unless the others could not decide without it.
+
+        Who else leaves may do so before it.
+        """
         cluster = self._cluster
         if not cluster.running() or not (topology := cluster.topology()).index:
             return
         lost = {cluster.member_id(one) for one in (*self.lost, name)}
-        stay = [one for one in topology.baseline if not topology.members[one].leaving]
-        if all(2 * len(lost & {*voters}) < len(voters) for voters in (topology.baseline, stay)):
+        leaving = {one for one in topology.baseline if topology.members[one].leaving}
+        baselines = [{*topology.baseline} - gone for gone in (set(), leaving - lost, leaving)]
+        if all(2 * len(lost & baseline) < len(baseline) for baseline in baselines):
             self.lost.append(name)
             cluster.nodes[name].kill("lost")
 

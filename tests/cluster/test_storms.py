@@ -89,6 +89,11 @@ def test_no_disk_is_lost_without_which_those_that_stay_cannot_decide() -> None:
     assert run_storm(30917, growing=True).failure is None
 
 
+def test_no_disk_is_lost_without_which_those_that_stay_for_now_cannot_decide() -> None:
+    # Two of three leave, and one still holds data, whose disk was to be lost: the other goes first.
+    assert run_storm(2712, backups=2, growing=True, transactions=True).failure is None
+
+
 def test_a_member_whose_disk_is_slow_while_all_is_read_back_is_waited_for() -> None:
     # It answers nothing for a second, and nobody else has what it has.
     assert run_storm(52022, growing=True).failure is None
