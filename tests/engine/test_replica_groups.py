@@ -30,7 +30,7 @@ from tidelog.engine.data.full_pairs import PackedPairs
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NAME, BY_NUMBER, KINDS
 from tidelog.engine.node import taking_over
-from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S
+from tidelog.engine.node.disk_watch import DISK_TIMEOUT_S, SLOW_S
 from tidelog.engine.node.exchanges import ExchangeRecord
 from tidelog.engine.node.groups import EARLY_MAX, ReplicaGroups
 from tidelog.engine.node.leaving_out import ASK_AGAIN_S, REPLICA_TIMEOUT_S
@@ -1201,3 +1201,19 @@ def test_what_comes_back_while_the_disk_hangs_is_released_more_and_more_seldom()
     for epoch in (22, 24):
         go_on(epoch)
     assert pauses[-2:] == pytest.approx([0.0, ASK_AGAIN_S], abs=2 * tick), "another hang"
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("at_first", [begun, late_follower])
+def test_nobody_is_held_to_time_in_which_the_own_disk_does_not_answer(
+    hangs: bool, at_first: Callable[[], Around]
+) -> None:
+    """Neither for a report nor for what was sent, from a second on: so long a disk may take."""
+    around = at_first()
+    around.now = 100.0
+    around.log.asked_disk_at = 99.0 if hangs else float("inf")
+    while around.now < 100.0 + SLOW_S + 1.5 * REPLICA_TIMEOUT_S:
+        around.groups.tick()
+        around.now += ASK_AGAIN_S / 8
+    left_out = [one for one, _ in around.suggested if isinstance(one, Takeover | CopiesRemoved)]
+    assert (not left_out) == hangs
