@@ -208,6 +208,9 @@ class TransactionPlace:
             try:
                 receipt = await self._submit(commit)
                 return receipt
+            except CommitUnknownError:
+                self._inner.in_doubt = True
+                raise
             finally:
                 self._inner.end(receipt)
 
@@ -318,6 +321,10 @@ class KnownTransaction(Protocol):
         """What the commit left behind."""
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether it may have taken effect, or not."""
+
+    @property
     def tx_id(self) -> bytes | None:
         """The id that the caller gave, or the one of the commit."""
 
@@ -352,11 +359,10 @@ class Transaction:
     exception in it rolls back.
     """
 
-    __slots__ = ("__weakref__", "_in_doubt", "_place")
+    __slots__ = ("__weakref__", "_place")
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self._in_doubt = False
 
     __reduce_ex__ = not_copied
 
@@ -376,8 +382,11 @@ class Transaction:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether ``commit`` raised ``CommitUnknownError``: it may have taken effect, or not."""
-        return self._in_doubt
+        """Whether it may have taken effect, or not.
+
+        So it is if the commit raised ``CommitUnknownError``, or in a cluster was cancelled.
+        """
+        return self._place.session.in_doubt
 
     def __getitem__(self, mapping: Map[K, V]) -> Map[K, V]:
         """Return a map as it is inside this transaction; ``UsageError`` for a foreign one."""
@@ -386,13 +395,10 @@ class Transaction:
     async def commit(self) -> Receipt:
         """Make the transaction take effect; return its receipt.
 
-        Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect.
+        Raises what ``tidelog.Transaction.commit`` does.  Cancelled it had no effect; in a cluster
+        it may have.
         """
-        try:
-            return await self._place.commit()
-        except CommitUnknownError:
-            self._in_doubt = True
-            raise
+        return await self._place.commit()
 
     async def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""

@@ -35,7 +35,7 @@ from ...affinity.errors import (
 from ...affinity.partitions import partition_of
 from ...tx.locks import KeyLock, RangeLock
 from ...tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
-from ..commit.entries import Commit, Entry, Receipt
+from ..commit.entries import Commit, Entry, Receipt, leaves_doubt
 from ..commit.lock_manager import Holder, LockManager, map_key
 from ..commit.outcomes import HORIZON_ID
 from ..data.decisions import KEEP, Decide
@@ -174,6 +174,8 @@ class TransactionSession:
         self._ended = False
         """Whether it has let go of all it held."""
         self.receipt: Receipt | None = None
+        self.in_doubt = False
+        """Whether the commit ended so that it may have taken effect, or not."""
 
     def __repr__(self) -> str:
         state = "open" if self._open else "committed" if self.receipt else "rolled back"
@@ -207,6 +209,9 @@ class TransactionSession:
         try:
             self.receipt = self._database.commit_transaction(self)
             return self.receipt
+        except BaseException as error:
+            self.in_doubt = leaves_doubt(error)
+            raise
         finally:
             self._end()
 

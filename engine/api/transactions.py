@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, TypeVar, cast
 
-from ...affinity.errors import CommitUnknownError
 from ..commit.entries import Receipt
 from ..data.namespaces import not_copied
 from .maps import Map
@@ -25,6 +24,10 @@ class Behind(Protocol):
     @property
     def receipt(self) -> Receipt | None:
         """What the commit gave."""
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it may have taken effect, or not."""
 
     @property
     def tx_id(self) -> bytes | None:
@@ -58,11 +61,10 @@ class Transaction:
     the ``with`` block commits, an exception in it rolls back.
     """
 
-    __slots__ = ("__weakref__", "_in_doubt", "_session")
+    __slots__ = ("__weakref__", "_session")
 
     def __init__(self, session: Behind) -> None:
         self._session = session
-        self._in_doubt = False
 
     __reduce_ex__ = not_copied
 
@@ -86,8 +88,11 @@ class Transaction:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether ``commit`` raised ``CommitUnknownError``: it may have taken effect, or not."""
-        return self._in_doubt
+        """Whether it may have taken effect, or not.
+
+        So it is if the commit raised ``CommitUnknownError``, or was interrupted.
+        """
+        return self._session.in_doubt
 
     def commit(self) -> Receipt:
         """Make the transaction take effect; return its receipt.
@@ -96,11 +101,7 @@ class Transaction:
         ``TransactionTooLargeError``, ``DeadlineError``, ``StorageError``.  After any of these the
         transaction is over.
         """
-        try:
-            return self._session.commit()
-        except CommitUnknownError:
-            self._in_doubt = True
-            raise
+        return self._session.commit()
 
     def rollback(self) -> None:
         """End the transaction without any effect; after its end this does nothing."""

@@ -31,7 +31,7 @@ from ..api.choices import Durability, Isolation, Mode, TransactionOptions, check
 from ..api.inside import Blocks
 from ..api.transaction_session import checked_tag, checked_tx_id
 from ..codecs.registry import ValueCodec
-from ..commit.entries import Receipt
+from ..commit.entries import Receipt, leaves_doubt
 from ..commit.outcomes import Outcome
 from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Home, Namespace, check_name, not_copied
@@ -289,6 +289,8 @@ class ClusterReach:
     ) -> None:
         self.loop = session.loop
         self.receipt: Receipt | None = None
+        self.in_doubt = False
+        """Whether the commit ended so that it may have taken effect, or not."""
         self._session = session
         self._given_id = None if tx_id is None else checked_tx_id(tx_id)
         tag = None if tag is None else checked_tag(tag)
@@ -367,6 +369,9 @@ class ClusterReach:
         new_id = self._session.new_id
         try:
             receipt = await self._carried(lambda until: self._content.committing(new_id, until))
+        except BaseException as error:
+            self.in_doubt = leaves_doubt(error)
+            raise
         finally:
             self._let_go()
         self.receipt = receipt or Receipt(self._given_id or new_id(), 0, 0, 0)

@@ -19,7 +19,7 @@ from ..api.maps import Map, map_of
 from ..api.pickling import not_pickled
 from ..api.transaction_session import checked_tag, checked_tx_id
 from ..api.transactions import Transaction
-from ..commit.entries import Receipt
+from ..commit.entries import Receipt, leaves_doubt
 from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Home, Namespace, namespace_at
 from ..data.scan import Pair
@@ -117,6 +117,8 @@ class ClusterTransaction:
         self._entered = False
         self._open = True
         self.receipt: Receipt | None = None
+        self.in_doubt = False
+        """Whether the commit ended so that it may have taken effect, or not."""
 
     def __repr__(self) -> str:
         state = "open" if self._open else "committed" if self.receipt else "rolled back"
@@ -175,6 +177,9 @@ class ClusterTransaction:
             receipt = self._run(lambda until: self._content.committing(new_id, until))
             self.receipt = receipt or Receipt(self._given_id or new_id(), 0, 0, 0)
             return self.receipt
+        except BaseException as error:
+            self.in_doubt = leaves_doubt(error)
+            raise
         finally:
             self._end()
 

@@ -17,6 +17,14 @@ from ..data.updates import Updates
 from .context import CommitContext
 
 
+def leaves_doubt(error: BaseException) -> bool:
+    """Tell whether a commit that ended so may have taken effect.
+
+    What interrupts it, or cancels it, does not know; an error of Tidelog says if it does not.
+    """
+    return isinstance(error, CommitUnknownError) or not isinstance(error, TidelogError)
+
+
 class Receipt(NamedTuple):
     """What a commit leaves behind: its id, its position in the log, and its time.
 

@@ -61,12 +61,14 @@ class LeavingOut:
         self._streams = streams
         self._decisions = decisions
         self._topology = topology
-        self._asked: dict[int, list[int]] = {}
-        """The partitions of each request."""
+        self._late: dict[int, list[int]] = {}
+        """The partitions of each request of the last look."""
+        self._anew: dict[int, int] = {}
+        """The newest request for another epoch of each partition that is not open."""
         self._asked_at = float("-inf")
 
     def __repr__(self) -> str:
-        return f"<LeavingOut of {self._me}: {len(self._asked)} requests>"
+        return f"<LeavingOut of {self._me}: {len(self._late)} late, {len(self._anew)} begun anew>"
 
     def look(self, now: float) -> None:
         """Go on without copies that do not store what this member sends."""
@@ -77,14 +79,14 @@ class LeavingOut:
         if not late or now < self._asked_at + ASK_AGAIN_S:
             return
         self._asked_at = now
-        self._asked.clear()
+        self._late.clear()
         rows = self._topology().partitions
         for (copy, _), partitions in late.items():
             shown = [partition for partition in partitions if rows[partition].opened]
             guards = tuple(_guard(rows[partition]) for partition in shown)
             change = CopiesRemoved(copy=copy, partitions=tuple(shown))
             if shown:
-                self._asked[self._decisions.suggest(change, guards)] = shown
+                self._late[self._decisions.suggest(change, guards)] = shown
 
     def begin_without(self, takeover: OpeningEpoch, left_out: Collection[Incarnation]) -> None:
         """Ask for a new epoch, with the copies of the set that there are but for some."""
@@ -101,8 +103,7 @@ class LeavingOut:
             author=copies.author if copies.author in kept else kept[0],
             in_sync=kept,
         )
-        request = self._decisions.suggest(change, (_guard(copies),))
-        self._asked[request] = [takeover.partition]
+        self._anew[takeover.partition] = self._decisions.suggest(change, (_guard(copies),))
 
     def begin_without_lacking(
         self, takeover: OpeningEpoch, lacking: Mapping[Incarnation, str]
@@ -132,7 +133,8 @@ class LeavingOut:
 
     def refused(self, request: int, reason: str) -> None:
         """Hear that a change which was suggested is not made."""
-        partitions = self._asked.pop(request, [])
+        begun = [partition for partition, newest in self._anew.items() if newest == request]
+        partitions = self._late.pop(request, begun)
         if reason == GIVE_IT_UP:
             self._decisions.release(partitions)
 

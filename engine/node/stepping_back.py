@@ -9,9 +9,10 @@ Left out: how long the disk has not answered (``disk_watch``).
 from __future__ import annotations
 
 import logging
+from typing import NamedTuple
 
 from ...affinity.changes import MemberGone
-from ...affinity.topology import Incarnation, Topology
+from ...affinity.topology import Incarnation, PartitionCopies, Topology
 from ..replication.streams import Streams
 from .disk_watch import SLOW_S, DiskWatch
 from .leaving_out import ASK_AGAIN_S, REPLICA_TIMEOUT_S, Decisions
@@ -20,6 +21,14 @@ from .partitions import Partitions
 from .taking_over import TakingOver
 
 log = logging.getLogger("tidelog.node")
+
+
+class _Released(NamedTuple):
+    """A partition that was let go, and for how long it is kept if it comes back."""
+
+    epoch: int
+    asked_at: float
+    pause: float
 
 
 class SteppingBack:
@@ -42,10 +51,9 @@ class SteppingBack:
         self._decisions = decisions
         self._disk = DiskWatch(log)
         self._hangs = False
-        self._released: dict[int, int] = {}
-        """The newest epoch of each partition that was let go while the disk hangs."""
-        self._pause = ASK_AGAIN_S
-        self._released_at = self._withdrawn_at = float("-inf")
+        self._released: dict[int, _Released] = {}
+        """What was let go while the disk hangs."""
+        self._withdrawn_at = float("-inf")
 
     def __repr__(self) -> str:
         return f"<SteppingBack of {self._me}: {self._disk}, {len(self._released)} let go>"
@@ -56,27 +64,22 @@ class SteppingBack:
         What is on its way stays so, and they find it as behind any takeover.  They wait for what
         this member has to report as long as for anybody (I3), and it catches up later.
 
-        What has come back, as the disks of all others hang, too, is let go more and more seldom.
+        What comes back, as the disks of others hang, too, is let go half as often each time.
         """
         before, self._hangs = self._hangs, self._disk.look(now)
         if self._disk.seconds >= SLOW_S:
             self._excuse(self._disk.passed, now)
         if not self._hangs:
             self._released.clear()
-            self._pause = ASK_AGAIN_S
             return
-        if now < self._released_at + self._pause:
-            return
-        self._released_at = now
-        shared = {
-            copies.row.partition: copies.epoch
+        shared = [
+            copies.row.partition
             for copies in self._partitions.authored()
             if any(copy != self._me and topology.is_present(copy) for copy in copies.in_sync)
-        }
-        if any(self._released.get(partition, epoch) < epoch for partition, epoch in shared.items()):
-            self._pause = min(2 * self._pause, REPLICA_TIMEOUT_S)
-        self._released.update(shared)
-        self._decisions.release([*shared])
+            and self._is_due(copies, now)
+        ]
+        if shared:
+            self._decisions.release(shared)
         if not before:
             log.error(
                 "node.disk_hangs: Tidelog: the disk of the store %s has not answered for %.0f s; "
@@ -86,6 +89,20 @@ class SteppingBack:
                 len(shared),
                 extra={"event": "node.disk_hangs"},
             )
+
+    def _is_due(self, copies: PartitionCopies, now: float) -> bool:
+        """Tell whether to let a partition go now, or to ask for that again; note it if so."""
+        partition, epoch = copies.row.partition, copies.epoch
+        known = self._released.get(partition)
+        if known is None:
+            self._released[partition] = _Released(epoch, now, ASK_AGAIN_S)
+            return True
+        is_back = known.epoch != epoch
+        if now < known.asked_at + (known.pause if is_back else ASK_AGAIN_S):
+            return False
+        pause = min(2 * known.pause, REPLICA_TIMEOUT_S) if is_back else known.pause
+        self._released[partition] = _Released(epoch, now, pause)
+        return True
 
     def _excuse(self, seconds: float, now: float) -> None:
         """Let some seconds count against no copy: what they lack is not in the own log, either.

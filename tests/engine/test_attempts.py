@@ -21,6 +21,7 @@ from tidelog.engine.api import attempts as attempts_module
 from tidelog.engine.api.attempts import ATTEMPTS, PAUSE_FIRST, PAUSE_MAX, plan
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.transactions import Transaction, behind
+from tidelog.engine.commit.committer import Committer
 
 
 @pytest.fixture
@@ -117,6 +118,32 @@ def test_the_work_may_commit_or_roll_back_itself(store: Opened) -> None:
     assert dict(users) == {b"a": b"1"}
     assert store.database.run(commits) == "committed"
     assert dict(users) == {b"a": b"1", b"b": b"2"}
+
+
+def test_what_was_interrupted_while_it_committed_is_not_made_again(
+    store: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, genuine = store.database.map("users"), Committer.commit
+    calls = 0
+
+    def interrupted(*arguments: Any) -> None:
+        genuine(*arguments)
+        raise KeyboardInterrupt
+
+    def work(tx: Any) -> None:
+        nonlocal calls
+        calls += 1
+        tx[users][b"%d" % calls] = b""
+        with pytest.raises(KeyboardInterrupt):
+            tx.commit()
+        assert tx.in_doubt
+        raise conflict()
+
+    users[b"0"] = b""
+    monkeypatch.setattr(Committer, "commit", interrupted)
+    with pytest.raises(ConflictError, match="the commit, which may have taken effect"):
+        store.database.run(work)
+    assert dict(users) == {b"0": b"", b"1": b""}
 
 
 def test_what_the_work_has_committed_is_not_made_again(store: Opened) -> None:

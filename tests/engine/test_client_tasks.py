@@ -253,3 +253,25 @@ async def test_what_the_work_may_have_committed_is_not_made_again() -> None:
             with pytest.raises(LockTimeoutError, match="the commit, which may have taken effect"):
                 await db.run(work)
             assert (calls, await m.get(key)) == (1, 2)
+
+
+async def test_a_commit_that_is_cancelled_may_have_taken_effect() -> None:
+    unheard: list[Fault] = ["break_after"]
+    unheard.extend(["wait"] * 1000)
+    async with client(1) as (cluster, db, m):
+        faults, doubts = cluster.members[0].faults, list[bool]()
+
+        async def work(tx: aio.Transaction) -> None:
+            await tx[m].set("a", 1)
+            faults.extend(unheard)
+            try:
+                await tx.commit()
+            finally:
+                doubts.append(tx.in_doubt)
+
+        async with tasks.open_nursery() as nursery:
+            nursery.start_soon(db.run, work)
+            await until(lambda: 0 < len(faults) < len(unheard) - 1)
+            nursery.cancel()
+        faults.clear()
+        assert (doubts, await m.get("a")) == ([True], 1)
