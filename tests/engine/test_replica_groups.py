@@ -1234,3 +1234,65 @@ def test_nobody_is_held_to_time_in_which_the_own_disk_does_not_answer(
         around.now += ASK_AGAIN_S / 8
     left_out = [one for one, _ in around.suggested if isinstance(one, Takeover | CopiesRemoved)]
     assert (not left_out) == hangs
+
+
+def test_what_belongs_to_an_older_epoch_is_said_no_more_and_waited_for_no_more() -> None:
+    around = begun()
+    around.decide(copies(0, BOB, ME, epoch=3))
+    assert around.groups.blocked() == [], "another one opens it"
+    around, _ = followed()
+    around.groups.connected(BOB.member)
+    assert around.said() == [(BOB.member, "report")]
+    around.decide(copies(0, BOB, ME, epoch=3))
+    around.groups.connected(BOB.member)
+    assert around.said() == [], "the report of the new epoch is on its way"
+
+
+def test_each_word_about_a_list_names_its_partition_and_its_epoch() -> None:
+    around, settle = followed()
+    stored = (BOB.member, settle_stored_message([Opened(0, 2)]))
+    around.heard(BOB, settle_message([settle]))
+    around.carry()
+    around.heard(BOB, settle_message([settle]))
+    around.groups.connected(BOB.member)
+    assert [one for one in around.told if BY_NUMBER[one[1][0]].name == "settle-stored"] == [
+        stored
+    ] * 3
+    alone = Around()
+    alone.decide(copies(0, BOB, CID), copies(1, ME))
+    alone.carry()
+    [([settle, record], _, _)] = alone.log.records
+    assert (settle.partition, settle.epoch) == (1, 2)
+    assert record == OpenRecord(rows=(Opened(1, 2),))
+
+
+def test_an_author_that_still_empties_a_partition_reports_behind_that() -> None:
+    around, empties = Around(), {0, 1}
+    around.groups.emptying.empties = lambda partition: partition in empties  # type: ignore[method-assign]
+    around.decide(copies(0, ME), copies(1, BOB, ME))
+    around.carry()
+    assert around.said() == [(BOB.member, "report")], "a copy waits for nothing"
+    for _ in range(2):
+        around.groups.tick()
+        around.carry()
+    assert (around.phase(0), around.log.records) == ("reports", [])
+    empties.clear()
+    around.groups.tick()
+    around.carry()
+    assert around.phase(0) == "logging"
+
+
+def test_a_disk_without_space_for_what_has_committed_is_tried_again() -> None:
+    around = opened()
+    stream = around.streams.get(0)
+    assert stream is not None
+    stream.committed = 1
+    around.streams._untold[0] = None
+    around.decide(copies(0, BOB, ME, epoch=3))
+    [(records, _, undo)] = around.log.records
+    around.log.records = []
+    undo()
+    around.groups.tick()
+    assert [again for again, _, _ in around.log.records] == [records]
+    around.groups.tick()
+    assert len(around.log.records) == 1, "it is on its way already"
