@@ -459,6 +459,7 @@ async def test_after_a_failed_sync_every_task_learns_its_own_id() -> None:
                 for number in range(20):
                     nursery.start_soon(put, number)
                 await gate.entered()
+                await tasks.wait_all_tasks_blocked()  # who comes too late is refused
                 gate.open()
         assert len(unknown) == 20
         with pytest.raises(ReadOnlyError):

@@ -87,7 +87,7 @@ def test_what_users_hold_shows_what_is_for_them_and_nothing_else(tmp_path: Path)
     ):
         users = db.map("users")
         assert shown(old) == {"close", "position"}
-        assert shown(tx) == {"commit", "receipt", "rollback", "tx_id"}
+        assert shown(tx) == {"commit", "in_doubt", "receipt", "rollback", "tx_id"}
         of_mappings = shown(MutableMapping)
         for handle in (users, old[users], tx[users]):
             assert handle.get(b"ada") is None  # which makes what reads
@@ -114,7 +114,7 @@ async def test_what_the_handles_of_tasks_show_is_what_the_docs_name(tmp_path: Pa
         assert shown(users) == calls_of(Map) - set(RENAMED) | {
             *("update_many", "ensure", "get_nowait", "set", "delete", "contains", "count"),
         }
-        assert shown(db.transaction()) == {"receipt", "tx_id", "commit", "rollback"}
+        assert shown(db.transaction()) == {"receipt", "tx_id", "in_doubt", "commit", "rollback"}
         assert shown(db.snapshot()) == {"position", "close"}
 
 
