@@ -1140,13 +1140,19 @@ def test_nothing_is_taken_that_comes_behind_a_failure_of_the_log() -> None:
     assert around.log.commits == []
 
 
-def test_reports_that_wait_for_the_disk_are_made_though_another_seal_comes_before() -> None:
+def deposed() -> Around:
+    """Return a primary that has lost its partition, and has not told yet what committed there."""
     around = opened()
     stream = around.streams.get(0)
     assert stream is not None
     stream.committed = 1
     around.streams._untold[0] = None
     around.decide(copies(0, BOB, ME, epoch=3))
+    return around
+
+
+def test_reports_that_wait_for_the_disk_are_made_though_another_seal_comes_before() -> None:
+    around = deposed()
     [(records, _, undo)] = around.log.records
     assert [one.rows for one in records] == [(Upto(0, 2, 1),)]
     assert around.log.unsaid == {0}
@@ -1283,12 +1289,7 @@ def test_an_author_that_still_empties_a_partition_reports_behind_that() -> None:
 
 
 def test_a_disk_without_space_for_what_has_committed_is_tried_again() -> None:
-    around = opened()
-    stream = around.streams.get(0)
-    assert stream is not None
-    stream.committed = 1
-    around.streams._untold[0] = None
-    around.decide(copies(0, BOB, ME, epoch=3))
+    around = deposed()
     [(records, _, undo)] = around.log.records
     around.log.records = []
     undo()
