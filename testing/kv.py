@@ -31,8 +31,8 @@ from typing import cast
 from sortedcontainers import SortedDict
 
 from ..affinity.errors import CorruptDataError, DiskError, DiskFullError
-from ..engine.system.environment import Cursor, KvTransaction
-from ..engine.system.layout import DATA_FILE
+from ..engine.system.environment import Cursor, KeyValueEnvironment, KvTransaction
+from ..engine.system.layout import DATA_FILE, FRESH_DATA_FILE, FRESH_DATA_LOCK
 from ..engine.system.lmdb_file import KvFullError
 from .disk import FaultyDisk, normal
 from .kv_cursor import MemoryCursor, SortedPairs
@@ -58,9 +58,11 @@ class MemoryKv:
         map_size: int,
         read_only: bool = False,
         lock: bool = True,
+        names: tuple[str, str] = (DATA_FILE, LOCK_FILE),
     ) -> None:
         self._disk = disk
-        self._path = posixpath.join(normal(path), DATA_FILE)
+        self._names = names
+        self._path = posixpath.join(normal(path), names[0])
         self._map_size = map_size
         self._read_only = read_only
         self._writer = threading.Lock()
@@ -127,6 +129,16 @@ class MemoryKv:
         self._check_open()
         copy_into(self._disk, path, _format(self._current()))
 
+    def beside(self) -> KeyValueEnvironment:
+        """Make a new file beside this one: ``FRESH_DATA_FILE``, with ``FRESH_DATA_LOCK``."""
+        folder, names = posixpath.dirname(self._path), (FRESH_DATA_FILE, FRESH_DATA_LOCK)
+        return MemoryKv(self._disk, folder, self._map_size, names=names)
+
+    def become(self, fresh: KeyValueEnvironment) -> None:
+        """Go on in a file that was made ``beside`` and has the names of this one by now."""
+        assert isinstance(fresh, MemoryKv)
+        self._inode, self._tree, self._version = fresh._inode, fresh._tree, fresh._version
+
     def clear_stale_readers(self) -> int:
         """Return 0: the transactions of a dead process die with it."""
         return 0
@@ -161,14 +173,15 @@ class MemoryKv:
 
     def _open(self, path: str, lock: bool) -> Inode:
         folder = self._disk.folder(path)
-        if DATA_FILE not in folder.cached:
+        data_name, lock_name = self._names
+        if data_name not in folder.cached:
             if self._read_only:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", self._path)
             inode = Inode()
-            folder.change(NameChange(None, DATA_FILE, inode))
+            folder.change(NameChange(None, data_name, inode))
             inode.change(FileWrite(0, _format(SortedDict())))
-        if lock and LOCK_FILE not in folder.cached:
-            folder.change(NameChange(None, LOCK_FILE, Inode()))
+        if lock and lock_name not in folder.cached:
+            folder.change(NameChange(None, lock_name, Inode()))
         return self._disk.file(self._path)
 
     def _current(self) -> SortedPairs:

@@ -21,9 +21,9 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..engine.system.environment import Cursor, KvTransaction
-from ..engine.system.layout import DATA_FILE
-from ..engine.system.lmdb_file import open_lmdb, translated
+from ..engine.system.environment import Cursor, KeyValueEnvironment, KvTransaction
+from ..engine.system.layout import DATA_FILE, FRESH_DATA_FILE, FRESH_DATA_LOCK
+from ..engine.system.lmdb_file import LmdbEnvironment, open_lmdb, translated
 from .disk import FaultyDisk, normal
 from .kv import LOCK_FILE, copy_into, translated_os_errors
 from .media import PAGE_BYTES, FileWrite, Inode, NameChange
@@ -35,10 +35,17 @@ class CopiedLmdb:
     """One LMDB file whose durable state lives on a ``FaultyDisk``."""
 
     def __init__(
-        self, disk: FaultyDisk, path: str, map_size: int, read_only: bool, lock: bool
+        self,
+        disk: FaultyDisk,
+        path: str,
+        map_size: int,
+        read_only: bool,
+        lock: bool,
+        names: tuple[str, str] = (DATA_FILE, LOCK_FILE),
     ) -> None:
         self._disk = disk
-        self._path = posixpath.join(normal(path), DATA_FILE)
+        self._names = names
+        self._path = posixpath.join(normal(path), names[0])
         self._scratch = tempfile.mkdtemp(prefix="tidelog-")
         self._remove_scratch = weakref.finalize(self, shutil.rmtree, self._scratch, True)
         with translated_os_errors(f"opening {path}"):
@@ -47,6 +54,10 @@ class CopiedLmdb:
         self._inode = disk.file(self._path)
         if not self._inode.cached:
             self._inode.change(FileWrite(0, self._image()))
+        self._fresh: list[CopiedLmdb] = []
+        """What this has become: the last one's scratch directory is where it works."""
+        self._left: list[LmdbEnvironment] = []
+        """Those of former files."""
         disk.at_crash.append(self.close)
 
     def __repr__(self) -> str:
@@ -92,14 +103,29 @@ class CopiedLmdb:
                 content = stream.read()
         copy_into(self._disk, path, content)
 
+    def beside(self) -> KeyValueEnvironment:
+        """Make a new file beside this one: ``FRESH_DATA_FILE``, with ``FRESH_DATA_LOCK``."""
+        folder, names = posixpath.dirname(self._path), (FRESH_DATA_FILE, FRESH_DATA_LOCK)
+        return CopiedLmdb(self._disk, folder, self.map_size(), False, True, names)
+
+    def become(self, fresh: KeyValueEnvironment) -> None:
+        """Go on in a file that was made ``beside`` and has the names of this one by now."""
+        assert isinstance(fresh, CopiedLmdb)
+        self._left.append(self._env)
+        self._fresh.append(fresh)
+        self._env, self._inode, self._scratch = fresh._env, fresh._inode, fresh._scratch
+
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""
         return self._env.clear_stale_readers()
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
-        self._env.close()
+        for env in (self._env, *self._left):
+            env.close()
         self._remove_scratch()
+        for fresh in self._fresh:
+            fresh.close()
 
     def commit(self, transaction: KvTransaction) -> None:
         """Commit for real and copy the result: one operation of the disk."""
@@ -119,13 +145,14 @@ class CopiedLmdb:
 
     def _fetch(self, path: str, read_only: bool, lock: bool) -> None:
         folder = self._disk.folder(path)
-        if DATA_FILE in folder.cached:
+        data_name, lock_name = self._names
+        if data_name in folder.cached:
             with open(os.path.join(self._scratch, DATA_FILE), "wb") as stream:
                 stream.write(self._disk.read_bytes(self._path))
         elif not read_only:
-            folder.change(NameChange(None, DATA_FILE, Inode()))
-        if lock and LOCK_FILE not in folder.cached:
-            folder.change(NameChange(None, LOCK_FILE, Inode()))
+            folder.change(NameChange(None, data_name, Inode()))
+        if lock and lock_name not in folder.cached:
+            folder.change(NameChange(None, lock_name, Inode()))
 
     def _image(self) -> bytes:
         with open(os.path.join(self._scratch, DATA_FILE), "rb") as stream:

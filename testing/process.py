@@ -23,6 +23,7 @@ import trio
 
 from ..engine.system.blocking import SYNC, WORKERS_MAX
 from ..engine.system.environment import Environment
+from ..engine.system.limits import LIMITS, Limits
 from .clocks import NodeClocks
 from .disk import FaultyDisk
 from .environment import PID, Schedule, kv_on, seeded_ids
@@ -40,6 +41,8 @@ SLOW_S_MAX = 0.5
 SLOW_ONE_IN = 50
 PAUSE_S_MIN = 0.001
 """The background work of a process is looked at no more often."""
+RENEWING = Limits(renewed_pairs=1, renewed_share=0)
+"""Of every other node: any pair that is cleared gets it a new data file."""
 STEPS_TO_END_MAX = 1000
 """Turns of the scheduler that the tasks of a killed process have to end in."""
 
@@ -98,6 +101,7 @@ class Process:
             network=endpoint,
             reached=self._reached,
             pid=lambda: PID + number,
+            limits=RENEWING if number % 2 else LIMITS,
         )
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import compress, filterfalse, islice, repeat, starmap
@@ -103,8 +103,8 @@ class Flush:
         """Return the flush of a partition as a fold knows it; ``mark`` is that of the last one."""
         copies, counter = state.copies, state.counters[partition]
         cleared = state.cleared.get(partition)
-        if cleared is not None and mark is not None and mark.position > cleared:
-            cleared = None  # a checkpoint that came to no end has removed it: what is there counts
+        if cleared is not None and mark is not None and not _holds_cleared(mark, cleared):
+            cleared = None
         copy_state = copies.states.get(partition, CopyState.OWNING)
         return cls(
             partition=partition,
@@ -266,13 +266,44 @@ def _clear(
     if mark.count + mark.tombstones > most:
         return _remove(txn, mark, partition, _is_pending, most)
     # None stays, so that nobody has to read what they are.
-    for first, last in (
+    for first, last in data_ranges(partition):
+        _delete_between(txn, first, last, rest)
+    return without_data(mark, mark.written)
+
+
+def data_ranges(partition: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    """Return where the data of a partition lies: from a key on, and to below another one.
+
+    Its mark lies before that, and between the two what is pending.
+    """
+    return (
         (pack_prefix(partition, MARKS_NAMESPACE + 1), pack_prefix(partition, PENDING)),
         (pack_prefix(partition, PENDING + 1), pack_prefix(partition + 1, 0)),
-    ):
-        _delete_between(txn, first, last, rest)
+    )
+
+
+def without_data(mark: PartitionMark, position: int) -> PartitionMark:
+    """Return the mark of a partition whose data has gone, by a checkpoint at a position."""
     counts = None if mark.counts is None else dict[int, int]()
-    return replace(mark, count=0, digest=0, tombstones=0, counts=counts)
+    written = max(mark.written, position)
+    return replace(mark, written=written, count=0, digest=0, tombstones=0, counts=counts)
+
+
+def still_held(cleared: Mapping[int, int], marks: Mapping[int, PartitionMark]) -> list[int]:
+    """Return of which partitions a data file with these marks has what was cleared."""
+    return [
+        partition
+        for partition, position in cleared.items()
+        if partition in marks and _holds_cleared(marks[partition], position)
+    ]
+
+
+def _holds_cleared(mark: PartitionMark, cleared: int) -> bool:
+    """Tell whether what was cleared at a position is there.
+
+    Else a checkpoint that came to no end has removed it, and what is there counts.
+    """
+    return mark.position <= cleared
 
 
 def _delete_between(

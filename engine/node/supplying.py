@@ -24,7 +24,7 @@ sent for that: history (``missed``), or all there is (``filling``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 from uuid import UUID
@@ -58,8 +58,9 @@ from .tasks import Tasks
 from .ways_back import LogHolder, WaysBack
 
 LOOK_S = 0.02
-FILLED_MAX = 16
-"""Partitions that are copied in full before what was written meanwhile is sent for all of them."""
+FILLED_MAX, FILLED_BYTES = 256, 4 << 30
+"""Partitions, or bytes of these (about), that are copied in full before what was written meanwhile
+is sent for all of them."""
 JOIN_ITEMS = 64
 """Items that a copy may lack of the stream when it joins: writes wait for these."""
 BEHIND_BYTES_MAX = 64 << 20
@@ -252,11 +253,12 @@ class Supplies:
             if known:
                 await self._by_history(returning, known, reaches)
             full = [reports[partition] for partition in sorted(reports.keys() - known.keys())]
-            for report in full[FILLED_MAX:]:  # behind what is reported meanwhile: that takes less
+            count = self._filled_together(full)
+            for report in full[count:]:  # behind what is reported meanwhile: that takes less
                 returning.reports.setdefault(report.partition, report)
-            for report in full[:FILLED_MAX]:
+            for report in full[:count]:
                 self.ways.explain(copy, report.partition, choices[report.partition])
-            await self._fill(returning, full[:FILLED_MAX])
+            await self._fill(returning, full[:count])
         except (StoppedError, TidelogError, OSError) as error:
             log.info(
                 "node.return_stopped: Tidelog: %s comes back later: %s",
@@ -494,6 +496,19 @@ class Supplies:
         return tuple(Guard(one.row.partition, one.epoch, one.changed) for one in found)
 
     # -------------------------------------------------------------- in full
+
+    def _filled_together(self, reports: Sequence[Report]) -> int:
+        """Return of how many of these partitions all there is is sent, one after the other."""
+        pairs = {
+            partition: mark.count for partition, mark in self._files.checkpointer.marks.items()
+        }
+        size = self._files.kv.size_used() / max(sum(pairs.values()), 1)
+        together = 0.0
+        for count, report in enumerate(reports[:FILLED_MAX]):
+            together += pairs.get(report.partition, 0) * size
+            if count and together > FILLED_BYTES:
+                return count
+        return min(len(reports), FILLED_MAX)
 
     async def _fill(self, returning: Return, reports: Iterable[Report]) -> None:
         """Send a copy all that there is in some partitions, one after the other."""

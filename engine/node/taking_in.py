@@ -34,7 +34,9 @@ from .log import NodeLog
 from .outflow import Outflow
 from .tasks import Tasks
 
-HELD_BYTES = 16 << 20
+GATHER_S = 0.1
+"""Seconds in which other primaries may begin copies, too: one checkpoint clears for them all."""
+HELD_BYTES = 32 << 20
 """Bytes of pieces that have arrived and are not stored, from which on no more are demanded."""
 STORE_BYTES = 8 << 20
 """Bytes of pieces that a transaction of the data file has at least, but for the last."""
@@ -118,6 +120,9 @@ class TakingIn:
         self._reached = reached
         self._shown = shown
         self._fillings: dict[int, _Filling] = {}
+        self._begun: list[_Filling] = []
+        """Those for which nothing was cleared."""
+        self._is_clearing = False
         self._heard_at: dict[Incarnation, float] = {}
         """When a primary last sent a piece."""
         self._tasks = tasks
@@ -144,7 +149,6 @@ class TakingIn:
 
     def begin(self, places: Iterable[ReturnPlace], sender: Incarnation) -> None:
         """Let full copies come in; who says that again is told what is wanted next."""
-        begun: list[_Filling] = []
         for place in places:
             known = self._fillings.get(place.partition)
             if known is not None and known.place == place:
@@ -153,9 +157,9 @@ class TakingIn:
             if known is not None:
                 known.scope.cancel()
             filling = self._fillings[place.partition] = _Filling(place, sender)
-            begun.append(filling)
-        if begun:
-            self._tasks.begin(self._clear, sender, begun)
+            self._begun.append(filling)
+        if self._begun and not self._is_clearing:
+            self._is_clearing = self._tasks.begin(self._clear_begun)
 
     def stop(self, partition: int) -> None:
         """Take in no more of a partition."""
@@ -203,15 +207,27 @@ class TakingIn:
 
     # -------------------------------------------------------------- one after the other
 
-    async def _clear(self, sender: Incarnation, begun: Sequence[_Filling]) -> None:
+    async def _clear_begun(self) -> None:
+        """Clear for all copies that have begun, and let them come in."""
+        try:
+            while self._begun:
+                await trio.sleep(GATHER_S)
+                begun, self._begun = self._begun, []
+                for filling in begun:
+                    if filling.scope.cancel_called:
+                        self._end(filling)
+                await self._clear([one for one in begun if not one.scope.cancel_called])
+        finally:
+            self._is_clearing = False
+
+    async def _clear(self, begun: Sequence[_Filling]) -> None:
         """Let what is here of some partitions count for nothing, and remove it; then go on."""
         for filling in begun:
             self._shown.pop(filling.place.partition, None)
-        reason = f"a full copy of {sender}"
         try:
             await self._log.logged(
                 ClearRecord(partition=one.place.partition, admission=one.place.admission,
-                            reason=reason)
+                            reason=f"a full copy of {one.primary}")
                 for one in begun
             )  # fmt: skip
             await self._store.checkpoint("clear")
@@ -220,8 +236,8 @@ class TakingIn:
                 self._failed(filling, error)
                 self._end(filling)
             return
-        self._heard_at[sender] = self._now()
         for filling in begun:
+            self._heard_at[filling.primary] = self._now()
             filling.demanded = 1
             self._tasks.begin(self._take_in, filling, self._log.position)
         self._tell(begun)

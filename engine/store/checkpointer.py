@@ -27,6 +27,7 @@ Left out: when it is due (``checkpoints.policy``), which segments may go (``wal.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set as AbstractSet
@@ -39,16 +40,18 @@ from ...affinity.errors import DiskError, DiskFullError, TidelogError
 from ...checkpoints.marks import PartitionMark, StoreMark
 from ...checkpoints.replay import FIRST_NAMESPACE, State
 from ...wal.records import CheckpointRecord, Record
-from ..data.flush import Flush, Piece, append_pairs, flush_piece
+from ..data.flush import Flush, Piece, append_pairs, flush_piece, still_held, without_data
 from ..data.full_pairs import PairTally
 from ..data.overlay import Layer, Overlay, merged
 from ..data.partition_store import STORE_KEY, read_marks, write_mark
-from ..system.disk_errors import lacks_space
+from ..system.disk_errors import lacks_space, translated_disk
 from ..system.environment import Environment, KeyValueEnvironment, KvTransaction
 from ..system.forks import free
+from ..system.layout import DATA_NAME
 from ..system.limits import Limits
 from ..system.lmdb_file import KvFullError
 from .data_file_growth import MapGrowth
+from .renewal import pays, take_place, write_fresh
 
 Lives = Callable[[int], bool]
 """Whether a namespace, by its id, may have data."""
@@ -198,6 +201,7 @@ class Checkpointer:
             start = self._environment.monotonic()
             log.debug("checkpoint.begin reason=%s", reason, extra={"event": "checkpoint.begin"})
             try:
+                yield from self._renew(limits or self._environment.limits)
                 updates = yield from self._checkpoint(limits or self._environment.limits)
             except (TidelogError, OSError) as error:
                 raise self._failed(error, reason) from error
@@ -292,6 +296,44 @@ class Checkpointer:
             f"no checkpoint is taken any more since writing the data file failed: {self.doubtful}",
             hint="Check the disk, close the store and open it again: the log has everything.",
         )
+
+    def _renew(self, limits: Limits) -> Iterator[None]:
+        """Go on in a new data file if most of what this one has was cleared.
+
+        If there is no room for two the checkpoint removes it pair by pair.
+        """
+        source = self._source
+        if not self._marks_hold:
+            self._read_marks()
+        with source.mutex:
+            source.check_writable()
+            cleared = still_held(source.state.cleared, self.marks)
+            position = source.applied_position
+        if not pays(self.marks, cleared, limits):
+            return
+        source.sync(position)
+        without = {p: without_data(self.marks[p], position) for p in cleared}
+        environment = self._environment
+        try:
+            folder = environment.disk.directory(os.path.join(self._path, DATA_NAME))
+            fresh = yield from write_fresh(self._store, folder, without, limits, environment.rest)
+        except (KvFullError, DiskFullError, DiskError, OSError) as error:
+            log.warning(
+                "data.not_renewed: Tidelog: the store %s gets no new data file, and removes what "
+                "was cleared pair by pair: %s",
+                self._path,
+                error,
+                extra={"event": "data.not_renewed"},
+            )
+            return
+        self._marks_hold = False
+        try:
+            with translated_disk("giving a new data file its name"):
+                take_place(self._store, folder, fresh)
+        except BaseException as error:
+            self._let_nothing_be_written(DiskError(f"renewing the data file failed: {error!r}"))
+            raise
+        self._hold(without)
 
     def _checkpoint(self, limits: Limits) -> Generator[None, None, int]:
         """Take a checkpoint; the generator returns how many updates that carried over."""
@@ -405,10 +447,18 @@ class Checkpointer:
             except KvFullError:
                 self._growth.grow()
             except DiskError as error:
-                self.doubtful = error
-                self._doubt()
+                self._let_nothing_be_written(error)
                 raise
-        self.marks.update(done)
+        self._hold(done)
+
+    def _let_nothing_be_written(self, error: DiskError) -> None:
+        """Write into the data file no more: nobody knows what it holds now."""
+        self.doubtful = error
+        self._doubt()
+
+    def _hold(self, marks: Mapping[int, PartitionMark]) -> None:
+        """Note marks that the data file has by now, and let readers move on."""
+        self.marks.update(marks)
         self._marks_hold = True
         with self._source.mutex:
             self._source.overlay.refresh(self._growth.begin())

@@ -18,6 +18,7 @@ from ..system.disk_errors import translated_disk
 from ..system.environment import KeyValueEnvironment
 from ..system.layout import DATA_FILE, DATA_NAME, FRESH_DATA_FILE
 from .claim import Claim
+from .renewal import end_renewal
 
 _EMPTY_BYTES = 8192
 """Size of a data file to which nothing was ever committed."""
@@ -32,6 +33,8 @@ def open_data_file(claim: Claim, map_size: int) -> KeyValueEnvironment:
     """
     path = os.path.join(claim.path, DATA_NAME)
     data = claim.environment.disk.directory(path)
+    with translated_disk("ending the renewal of a data file"):
+        end_renewal(data)
     missing = DATA_FILE not in data.names()
     if missing and not _goes_back_to_the_beginning(claim.wal):
         raise CorruptDataError(
@@ -100,8 +103,6 @@ def _rebuild(path: str, data: Directory) -> None:
     Its name becomes durable behind this, before anything else is written.
     """
     with translated_disk("copying the data file"):
-        if FRESH_DATA_FILE in data.names():
-            data.unlink(FRESH_DATA_FILE)
         copy_file(data, DATA_FILE, data, target_name=FRESH_DATA_FILE)
         data.rename(FRESH_DATA_FILE, DATA_FILE)
     log.warning(

@@ -178,6 +178,15 @@ class KeyValueEnvironment(Protocol):
         A ``compact`` one leaves unused pages out, and takes longer.
         """
 
+    def beside(self) -> KeyValueEnvironment:
+        """Make a new file beside this one: ``FRESH_DATA_FILE``, with ``FRESH_DATA_LOCK``."""
+
+    def become(self, fresh: KeyValueEnvironment) -> None:
+        """Go on in a file that was made ``beside`` and has the names of this one by now.
+
+        Transactions that read go on seeing the old file; none may be writing.
+        """
+
     def clear_stale_readers(self) -> int:
         """Free the slots of processes that have died; return how many."""
 

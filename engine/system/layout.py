@@ -33,7 +33,11 @@ DATA_NAME = "data"
 DATA_FILE = "data.mdb"
 """LMDB chooses this name."""
 FRESH_DATA_FILE = "data.tmp"
-"""A copy of the data file, before it takes its place."""
+"""The next data file, before it takes the place of the last one."""
+FRESH_DATA_LOCK = "data.tmp-lock"
+"""Its lock file: LMDB chooses this name."""
+WHOLE_DATA_FILE = "data.new"
+"""The next data file from where it is whole to where it takes the place of the last one."""
 
 STORE_FOLDERS = (WAL_NAME, DATA_NAME, READERS_NAME)
 """The folders that every store has."""

@@ -28,6 +28,10 @@ class Limits:
     piece_updates: int = 65_536
     """The most updates of one partition in one transaction: they bound what LMDB holds in
     memory."""
+    renewed_pairs: int = 16_384
+    """Pairs that were cleared, from which on what stays may go into a new data file."""
+    renewed_share: int = 8
+    """It does if so many times the pairs that stay were cleared, at least."""
     load_block_bytes: int = 1 << 20
     """Bytes of a load that are checked, or read, at a time."""
     attach_rows: int = 65_536

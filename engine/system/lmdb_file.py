@@ -23,10 +23,11 @@ import stat
 import struct
 import weakref
 from _thread import get_ident
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from threading import Thread
 from typing import Any, cast
 
 import lmdb
@@ -44,12 +45,16 @@ from ...affinity.errors import (
     TidelogError,
 )
 from .disk import READERS
-from .environment import KvTransaction
-from .layout import DATA_FILE
+from .environment import KeyValueEnvironment, KvTransaction
+from .layout import DATA_FILE, FRESH_DATA_FILE, FRESH_DATA_LOCK
 from .lmdb_pages import CHECKED_BYTES_MAX, Tree, check_pages, tree_of
 
 LOCK_FILE = "lock.mdb"
 READERS_MAX = 1022
+LOCK_BYTES = 64 << 10
+"""What a lock file for so many takes."""
+FREEING = "tidelog-free"
+"""The name of threads that let go of former files."""
 ENGINE_VERSION = "lmdb-0.9/format-1"
 
 _PAGE = 4096
@@ -179,6 +184,10 @@ class LmdbEnvironment:
         self._writing: tuple[lmdb.Transaction, int] | None = None
         """A transaction that writes, and its thread."""
         self._watch = os.open(file, os.O_RDWR | os.O_CLOEXEC) if watched else -1
+        self._left: weakref.WeakSet[lmdb.Environment] = weakref.WeakSet()
+        """Those of former files, while anybody reads in them."""
+        self._former: list[int] = []
+        """Descriptors of former files: while there is one no reader who leaves has to free it."""
         _environments.add(env)
 
     def _check_process(self) -> None:
@@ -298,19 +307,52 @@ class LmdbEnvironment:
             group = os.stat(path).st_mode & 0o040
             os.chmod(os.path.join(path, DATA_FILE), 0o600 | group)
 
+    def beside(self) -> KeyValueEnvironment:
+        """Make a new file beside this one: ``FRESH_DATA_FILE``, with ``FRESH_DATA_LOCK``."""
+        file = os.path.join(self._path, FRESH_DATA_FILE)
+        env = _open(file, file, self.map_size(), read_only=False, lock=True)
+        try:
+            _let_readers_in(self._path, (FRESH_DATA_FILE, FRESH_DATA_LOCK))
+            return LmdbEnvironment(env, self._path, file, watched=True)
+        except BaseException as error:
+            env.close()
+            if isinstance(error, OSError):
+                raise DiskError(f"opening {file} failed: {error}") from error
+            raise
+
+    def become(self, fresh: KeyValueEnvironment) -> None:
+        """Go on in a file that was made ``beside`` and has the names of this one by now.
+
+        Transactions that read go on seeing the old file; none may be writing.
+        """
+        assert isinstance(fresh, LmdbEnvironment)
+        former = self._env, self._watch
+        self._env, self._watch = fresh._env, fresh._watch  # from here on: nothing before it fails
+        self._left.add(former[0])
+        self._former.append(former[1])
+
     def clear_stale_readers(self) -> int:
-        """Free the slots of processes that have died; return how many."""
+        """Free the slots of processes that have died, and former files; return how many slots."""
         with translated("looking for readers that have died"):
-            return self._env.reader_check()
+            freed = self._env.reader_check()
+        while self._former:  # a file of gigabytes takes a while, and nobody waits for it
+            descriptor = self._former.pop()
+            try:
+                Thread(target=os.close, args=(descriptor,), name=FREEING, daemon=True).start()
+            except RuntimeError:
+                os.close(descriptor)
+        return freed
 
     def close(self) -> None:
         """Close the file; closing twice is fine."""
         # A forked child would give up the reader slots of its parent's open transactions.
         if self._pid == os.getpid():
-            self._env.close()
-        watch, self._watch = self._watch, -1
-        if watch >= 0:
-            os.close(watch)
+            for env in (self._env, *self._left):
+                env.close()
+        descriptors, self._watch, self._former = [self._watch, *self._former], -1, []
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
 def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvironment:
@@ -341,10 +383,10 @@ def open_lmdb(path: str, map_size: int, read_only: bool, lock: bool) -> LmdbEnvi
         raise
 
 
-def _let_readers_in(path: str) -> None:
+def _let_readers_in(path: str, names: Iterable[str] = (DATA_FILE, LOCK_FILE)) -> None:
     """Let those read new files of LMDB whom the owner of the directory has let in."""
     readers = os.stat(path).st_mode & READERS
-    for name in (DATA_FILE, LOCK_FILE) if readers else ():
+    for name in names if readers else ():
         file = os.path.join(path, name)
         if os.path.exists(file):
             os.chmod(file, os.stat(file).st_mode & 0o777 | readers)
@@ -363,6 +405,8 @@ def _open(path: str, file: str, map_size: int, *, read_only: bool, lock: bool) -
     # number, which the system could give to a file of another store.
     place = path if lock else file
     with translated(f"opening {path}"):
+        if lock and not read_only:
+            _reserve_lock(os.path.join(path, LOCK_FILE) if place != file else f"{file}-lock")
         while True:
             try:
                 return lmdb.open(
@@ -384,6 +428,27 @@ def _open(path: str, file: str, map_size: int, *, read_only: bool, lock: bool) -
                 map_size //= 4
                 if map_size < 64 << 20:
                     raise
+
+
+def _reserve_lock(name: str) -> None:
+    """Make a lock file with its space, if there is none: LMDB writes through a mapping of it.
+
+    Without space that is the end of the process.  One that is there may be open here: to close a
+    descriptor of it would give up the locks of who reads.
+    """
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return  # it is there, or LMDB says why it cannot be
+    try:
+        os.posix_fallocate(descriptor, 0, LOCK_BYTES)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(name)
+        kind = DiskFullError if error.errno in _FULL else DiskError
+        raise kind(f"making {name} failed: {error}") from error
+    finally:
+        os.close(descriptor)
 
 
 def _fits_in_memory(file: str) -> bool:

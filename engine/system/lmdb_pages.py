@@ -40,6 +40,8 @@ TREE_DEPTH_MAX = 32
 _INTEGER_KEYS = 8
 _SIGNS = {"free": (PAGE, _INTEGER_KEYS), "main": (0, 0)}
 """Padding, which is the size of pages for one of them, and flags."""
+_ALONE = 0x4000
+"""Among the flags of the first one, and of no effect: the file has had no folder of its own."""
 
 
 class Tree(NamedTuple):
@@ -54,7 +56,7 @@ class Tree(NamedTuple):
 def tree_of(name: str, record: bytes) -> Tree:
     """Return a tree as the meta page describes it; ``name`` is ``free`` or ``main``."""
     pad, flags, depth, _, _, _, entries, root = _TREE.unpack(record)
-    if (pad, flags) != _SIGNS[name]:
+    if (pad, flags & ~_ALONE) != _SIGNS[name]:
         raise CorruptDataError(f"the data file describes its tree {name} as {pad}, {flags:#x}")
     return Tree(name, root, depth, entries)
 

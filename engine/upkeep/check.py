@@ -50,6 +50,7 @@ from ...wal.records import (
     Record,
     Run,
     StateRecord,
+    SuppliedRecord,
 )
 from ...wal.segments import segment_sizes
 from ...wal.tail import REFUSED
@@ -360,6 +361,8 @@ class _Check:
                 self._unknown.setdefault(one.run.partition, []).append(one.run)
         if self._kept is None:
             return []
+        if isinstance(record, SuppliedRecord):  # heads of segments do not say who was admitted
+            self._kept.copies.admissions.setdefault(record.partition, record.admission)
         try:
             return self._kept.apply(frame.position, record)
         except CorruptLogError as error:

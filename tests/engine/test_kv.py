@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import stat
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,10 @@ from tidelog.affinity.errors import (
 from tidelog.engine.data.stored import KEY_BYTES_MAX, PREFIX_SIZE
 from tidelog.engine.system import lmdb_file as engine_kv
 from tidelog.engine.system.environment import KeyValueEnvironment
+from tidelog.engine.system.layout import FRESH_DATA_FILE, FRESH_DATA_LOCK
 from tidelog.engine.system.lmdb_file import (
     ENGINE_VERSION,
+    FREEING,
     KvFullError,
     check_structure,
     open_lmdb,
@@ -335,3 +340,137 @@ def test_errors_of_lmdb_become_those_of_tidelog(
 def test_other_errors_pass_as_they_are() -> None:
     with pytest.raises(ZeroDivisionError), translated("doing something"):
         raise ZeroDivisionError
+
+
+# ------------------------------------------------------------------ a new file in its place
+
+
+def renew(kv: KeyValueEnvironment, path: Path) -> None:
+    """Let a file with the pairs of another one take its place."""
+    fresh = kv.beside()
+    with fresh.write() as txn:
+        txn.cursor().putmulti(list(kv.begin().cursor().iternext()), append=True)
+    os.rename(path / FRESH_DATA_LOCK, path / "lock.mdb")
+    os.rename(path / FRESH_DATA_FILE, path / "data.mdb")
+    kv.become(fresh)
+
+
+READING = """
+import sys
+from tidelog.engine.system.lmdb_file import open_lmdb
+kv = open_lmdb(sys.argv[1], 1 << 20, True, True)
+txn = kv.begin()
+print("reads", flush=True)
+sys.stdin.readline()
+print(sum(value == b"x" * 300 for value in txn.cursor().iternext(keys=False)), kv.entries())
+"""
+
+
+def test_another_process_reads_a_new_file_while_it_is_written(tmp_path: Path) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", READING, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as reader:  # fmt: skip
+        assert reader.stdout is not None
+        assert reader.stdin is not None
+        assert reader.stdout.readline() == "reads\n"
+        for number in range(20):  # who did not know of the reader would use its pages again
+            with kv.write() as txn:
+                for key in range(50):
+                    txn.put(b"%04d" % key, b"%d" % number * 300)
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        assert reader.stdout.readline() == "50 50\n"
+    kv.close()
+
+
+def test_a_former_file_goes_when_nobody_reads_in_it(tmp_path: Path) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    assert len(unnamed(tmp_path)) == 1, "who leaves it as the last one need not wait for that"
+    renew(kv, tmp_path)
+    kv.clear_stale_readers()
+    for thread in threading.enumerate():
+        if thread.name == FREEING:
+            thread.join()
+    assert unnamed(tmp_path) == []
+    renew(kv, tmp_path)
+    kv.close()
+    assert unnamed(tmp_path) == []
+
+
+def unnamed(folder: Path) -> list[str]:
+    """Return the open files of a folder that have no name any more."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [name for name in found if name.startswith(str(folder)) and name.endswith("(deleted)")]
+
+
+def test_a_new_file_lets_in_whom_the_folder_lets_in(tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in os.listdir(tmp_path)}
+    assert modes == {"data.mdb": 0o640, "lock.mdb": 0o640}
+    kv.close()
+
+
+def test_a_renewed_file_is_sound_and_open_in_this_process_once(tmp_path: Path) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    with pytest.raises(AlreadyOpenError):
+        opened(tmp_path)
+    kv.close()
+    check_structure(str(tmp_path / "data.mdb"), pages=True)
+    again = opened(tmp_path)
+    assert again.entries() == 50
+    again.close()
+
+
+def test_a_new_file_that_cannot_be_made_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    monkeypatch.setattr(engine_kv, "_let_readers_in", lambda *_: os.stat("/nowhere"))
+    with pytest.raises(DiskError, match=r"data\.tmp failed"):
+        kv.beside()
+    monkeypatch.undo()
+    for name in (FRESH_DATA_FILE, FRESH_DATA_LOCK):
+        (tmp_path / name).unlink()
+    renew(kv, tmp_path)
+    assert kv.entries() == 50
+    kv.close()
+
+
+def test_lock_files_have_their_space_before_lmdb_writes_through_a_mapping(tmp_path: Path) -> None:
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    assert (tmp_path / "lock.mdb").stat().st_blocks * 512 >= 1022 * 64
+    kv.close()
+
+
+def test_without_space_for_a_lock_file_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # LMDB died by a signal: it writes into the file before the file has any space.
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DiskFullError, match="No space left"):
+        kv.beside()
+    assert sorted(os.listdir(tmp_path)) == ["data.mdb", "lock.mdb"]
+    kv.close()
+    (tmp_path / "new").mkdir()
+    with pytest.raises(DiskFullError, match="No space left"):
+        opened(tmp_path / "new")

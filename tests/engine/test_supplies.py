@@ -22,6 +22,7 @@ from tidelog.affinity.topology import (
     PartitionCopies,
     Topology,
 )
+from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.supplying import WantedNumbers
 from tidelog.engine.agreement.messages import Guard
 from tidelog.engine.node import supplying
@@ -29,6 +30,7 @@ from tidelog.engine.node.returns import PATIENCE_S, Return, StoppedError
 from tidelog.engine.node.supplying import (
     ASK_AGAIN_S,
     BEHIND_BYTES_MAX,
+    FILLED_BYTES,
     FILLED_MAX,
     JOIN_ITEMS,
     PENDING_BYTES_MAX,
@@ -71,7 +73,13 @@ class Around:
         self.told: list[Any] = []
         self.outflow = cast(Any, SimpleNamespace(tell=lambda *said: self.told.append(said)))
         self.log = cast(Any, SimpleNamespace(state=state_of(), failure=None))
-        files: Any = SimpleNamespace(keeper=SimpleNamespace(directory=None))
+        self.marks: dict[int, PartitionMark] = {}
+        checkpointer = SimpleNamespace(marks=self.marks)
+        files: Any = SimpleNamespace(
+            keeper=SimpleNamespace(directory=None),
+            checkpointer=checkpointer,
+            kv=SimpleNamespace(size_used=lambda: 12 * FILLED_BYTES),
+        )
         partitions: Any = SimpleNamespace(is_open=lambda partition: partition not in self.closed)
         decisions: Any = SimpleNamespace(suggest=self._suggest)
         tasks: Any = SimpleNamespace(begin=self._begin)
@@ -568,6 +576,23 @@ def test_what_comes_by_history_goes_before_full_copies_and_of_these_some_at_a_ti
     left = {partition: reports[partition] for partition in later[1:]}
     assert returning.reports == {later[0]: newer, **left}
     assert returning.busy == set()
+
+
+def test_full_copies_of_many_bytes_are_sent_some_at_a_time() -> None:
+    at = Around()
+    here = cast(Any, at.here)
+    reports = [replace(behind(at), partition=partition) for partition in range(6)]
+    assert here._filled_together(reports) == 6, "nothing is there"
+    at.marks.update(  # 1,200 pairs in all: a hundred of them are as much as goes together
+        (partition, replace(PartitionMark.empty(), count=count))
+        for partition, count in enumerate((101, 5, 95, 1, 98, 2, 898))
+    )
+    sent = []
+    while reports:
+        count = here._filled_together(reports)
+        sent.append([report.partition for report in reports[:count]])
+        reports = reports[count:]
+    assert sent == [[0], [1, 2], [3, 4], [5]]
 
 
 def test_who_was_sent_all_there_is_may_report_on_that_while_the_next_one_is_sent() -> None:

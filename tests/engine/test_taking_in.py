@@ -14,7 +14,13 @@ from trio.testing import MockClock
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.net.frames import Message
-from tidelog.engine.node.taking_in import HELD_BYTES, PATIENCE_S, TELL_BYTES, TakingIn
+from tidelog.engine.node.taking_in import (
+    GATHER_S,
+    HELD_BYTES,
+    PATIENCE_S,
+    TELL_BYTES,
+    TakingIn,
+)
 from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace, demanded_of
 from tidelog.wal.records import AdmitRecord, ClearRecord, Record
@@ -67,6 +73,12 @@ class Around:
         await self.goes.wait()
         self.done.append(what)
 
+    async def begin(self, place: ReturnPlace = PLACE, sender: Incarnation = BOB) -> list[object]:
+        """Let a full copy begin, with nobody else; return what was done."""
+        self.here.begin([place], sender)
+        await trio.sleep(GATHER_S)
+        return await self.rest()
+
     async def rest(self) -> list[object]:
         """Return what was done since the last call."""
         await trio.testing.wait_all_tasks_blocked()
@@ -111,22 +123,63 @@ def live(scenario: Callable[[Around], Awaitable[None]]) -> None:
 
 async def begun(at: Around) -> None:
     """Let a full copy begin, and come to where it wants the first piece."""
-    at.here.begin([PLACE], BOB)
-    assert await at.rest() == [ClearRecord, "clear"]
+    assert await at.begin() == [ClearRecord, "clear"]
     assert at.demands() == [(BOB, PLACE, 1)]
 
 
 def test_what_was_here_is_removed_before_the_first_piece_is_demanded() -> None:
     async def scenario(at: Around) -> None:
         at.wait()
-        at.here.begin([PLACE], BOB)
-        await at.rest()
+        await at.begin()
         assert 4 not in at.shown
         at.here.begin([PLACE], BOB)
         assert at.demands() == [(BOB, PLACE, 0)], "it is busy with that"
         at.goes.set()
         assert await at.rest() == [ClearRecord, "clear"]
         assert at.demands() == [(BOB, PLACE, 1)]
+
+    live(scenario)
+
+
+def test_one_checkpoint_clears_for_primaries_that_begin_about_the_same_time() -> None:
+    async def scenario(at: Around) -> None:
+        other = ReturnPlace(7, 2, 9)
+        at.here.begin([PLACE], BOB)
+        await trio.sleep(GATHER_S / 2)
+        at.here.begin([other], CID)
+        await trio.sleep(GATHER_S / 2)
+        assert await at.rest() == [ClearRecord, ClearRecord, "clear"]
+        assert sorted(at.demands()) == [(BOB, PLACE, 1), (CID, other, 1)]
+        third = ReturnPlace(8, 2, 9)
+        assert await at.begin(third, CID) == [ClearRecord, "clear"]
+
+    live(scenario)
+
+
+def test_who_begins_while_others_are_cleared_comes_behind_them() -> None:
+    async def scenario(at: Around) -> None:
+        at.wait()
+        await at.begin()
+        other = ReturnPlace(7, 2, 9)
+        assert await at.begin(other, CID) == []
+        at.goes.set()
+        await trio.sleep(GATHER_S)
+        assert await at.rest() == [ClearRecord, "clear", ClearRecord, "clear"]
+        assert at.demands() == [(BOB, PLACE, 1), (CID, other, 1)]
+
+    live(scenario)
+
+
+def test_what_is_stopped_before_anything_was_cleared_is_left_alone() -> None:
+    async def scenario(at: Around) -> None:
+        other = ReturnPlace(7, 2, 9)
+        at.here.begin([PLACE, other], BOB)
+        at.here.stop(4)
+        await trio.sleep(GATHER_S)
+        assert await at.rest() == [ClearRecord, "clear"]
+        assert at.demands() == [(BOB, other, 1)]
+        assert at.here.place(4) is None
+        assert 4 in at.shown
 
     live(scenario)
 
@@ -220,8 +273,7 @@ def test_who_begins_anew_goes_on_alone_with_what_is_sent_from_there_on() -> None
     async def scenario(at: Around) -> None:
         await begun(at)
         at.send(1)
-        at.here.begin([LATER], CID)
-        assert await at.rest() == [ClearRecord, "clear"]
+        assert await at.begin(LATER, CID) == [ClearRecord, "clear"]
         assert at.demands() == [(CID, LATER, 1)]
         assert at.here.place(4) == LATER
         at.end(2, STORED)
@@ -241,8 +293,7 @@ def test_a_copy_that_begins_anew_while_the_last_pieces_are_stored_is_not_admitte
         at.wait()
         at.end(2, STORED)
         await at.rest()
-        at.here.begin([LATER], BOB)
-        await at.rest()
+        await at.begin(LATER)
         at.goes.set()
         assert AdmitRecord not in await at.rest()
         assert at.here.place(4) == LATER
@@ -276,8 +327,7 @@ def test_a_disk_that_fails_ends_what_comes_in_and_is_tried_again_later(
             raise OSError(reason)
 
         at.checkpoint = fails  # type: ignore[method-assign]
-        at.here.begin([PLACE], BOB)
-        assert await at.rest() == [ClearRecord]
+        assert await at.begin() == [ClearRecord]
         assert at.demands() == []
         assert at.here.place(4) is None
         assert at.shown[4] == trio.current_time()

@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from tidelog.affinity.errors import DiskError
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
-from tidelog.engine.node.taking_in import HELD_BYTES, STORE_BYTES, TakingIn
+from tidelog.engine.node.taking_in import GATHER_S, HELD_BYTES, STORE_BYTES, TakingIn
 from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace
 from tidelog.wal.records import AdmitRecord
@@ -87,6 +87,7 @@ async def begun() -> AsyncIterator[Around]:
         nursery.start_soon(around.tasks.run)
         await wait_all_tasks_blocked()
         around.taking_in.begin([place(partition) for partition in MANY], PRIMARY)
+        await trio.sleep(GATHER_S)
         await wait_all_tasks_blocked()
         yield around
         nursery.cancel_scope.cancel()

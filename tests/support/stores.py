@@ -43,11 +43,16 @@ class Opened(NamedTuple):
 
 
 def open_store(
-    disk: FaultyDisk | None = None, *, seed: int = 1, limits: Limits = LIMITS, **options: Any
+    disk: FaultyDisk | None = None,
+    *,
+    seed: int = 1,
+    limits: Limits = LIMITS,
+    kv: str = "memory",
+    **options: Any,
 ) -> Opened:
     """Open a store of four partitions, or with what ``options`` say."""
     disk = disk if disk is not None else FaultyDisk(seed)
-    environment = simulated(seed, disk, limits=limits)
+    environment = simulated(seed, disk, limits=limits, kv=kv)
     if disk.kind(PATH) is None:
         options.setdefault("partitions", 4)
     return Opened(open_with(environment, PATH, **options), environment, disk)
@@ -55,13 +60,18 @@ def open_store(
 
 @contextmanager
 def opened(
-    disk: FaultyDisk | None = None, *, seed: int = 1, limits: Limits = LIMITS, **options: Any
+    disk: FaultyDisk | None = None,
+    *,
+    seed: int = 1,
+    limits: Limits = LIMITS,
+    kv: str = "memory",
+    **options: Any,
 ) -> Iterator[Opened]:
     """Open a store, close it behind the block, and check what it left."""
-    store = open_store(disk, seed=seed, limits=limits, **options)
+    store = open_store(disk, seed=seed, limits=limits, kv=kv, **options)
     yield store
     store.database.close()
-    expect_sound(store.disk)
+    expect_sound(store.disk, kv)
 
 
 def took_steps(db: Database, most: int, limits: Limits) -> bool:
@@ -71,9 +81,9 @@ def took_steps(db: Database, most: int, limits: Limits) -> bool:
         return len(list(islice(steps, most))) < most
 
 
-def expect_sound(disk: FaultyDisk) -> None:
+def expect_sound(disk: FaultyDisk, kv: str = "memory") -> None:
     """Fail with what the built-in check finds wrong with a closed store."""
-    problems = check_store(PATH, simulated(99, disk))
+    problems = check_store(PATH, simulated(99, disk, kv=kv))
     assert not problems, problems
 
 

@@ -11,7 +11,8 @@ import pytest
 from tidelog.affinity.errors import CorruptDataError, DiskError
 from tidelog.engine.system.disk import RealDisk
 from tidelog.engine.system.environment import Cursor, Disk, KeyValueEnvironment, KvTransaction
-from tidelog.engine.system.lmdb_file import KvFullError, open_lmdb
+from tidelog.engine.system.layout import DATA_FILE, FRESH_DATA_FILE, FRESH_DATA_LOCK
+from tidelog.engine.system.lmdb_file import LOCK_FILE, KvFullError, open_lmdb
 from tidelog.testing import FaultyDisk, MemoryKv, simulated
 
 MAP_SIZE = 1 << 20
@@ -482,3 +483,65 @@ def test_the_twin_counts_transactions_that_nobody_ended() -> None:
     assert kv.open_transactions() == 1
     del forgotten
     assert kv.open_transactions() == 0
+
+
+def renew(form: Form, kv: KeyValueEnvironment, pairs: dict[bytes, bytes]) -> None:
+    """Let a new file with some pairs take the place of that of ``kv``."""
+    fresh = kv.beside()
+    with fresh.write() as txn:
+        for key, value in pairs.items():
+            txn.put(key, value)
+    folder = form.disk.directory(f"{form.root}/data")
+    assert {FRESH_DATA_FILE, FRESH_DATA_LOCK} <= set(folder.names())
+    folder.rename(FRESH_DATA_LOCK, LOCK_FILE)
+    folder.rename(FRESH_DATA_FILE, DATA_FILE)
+    folder.sync()
+    kv.become(fresh)
+
+
+def test_a_new_file_takes_the_place_of_an_old_one(form: Form) -> None:
+    kv = form.open()
+    fill(kv)
+    reader = kv.begin()
+    for round_number in range(3):
+        renew(form, kv, {b"a": b"%d" % round_number})
+        assert content(kv) == {b"a": b"%d" % round_number}
+        with kv.write() as txn:
+            txn.put(b"b", b"more")
+        assert content(kv) == {b"a": b"%d" % round_number, b"b": b"more"}
+        assert kv.entries() == 2
+    assert dict(reader.cursor().iternext()) == {b"b": b"vb", b"d": b"vd", b"f": b"vf", b"h": b"vh"}
+    kv.clear_stale_readers()
+    assert reader.get(b"d") == b"vd"
+    assert sorted(form.disk.directory(f"{form.root}/data").names()) == [DATA_FILE, LOCK_FILE]
+    kv.close()
+    kv.close()
+    with pytest.raises(Exception):  # noqa: B017, PT011 - nobody may rely on the kind
+        reader.get(b"b")
+    again = form.open()
+    assert content(again) == {b"a": b"2", b"b": b"more"}
+    again.close()
+
+
+def test_a_new_file_that_gets_no_name_changes_nothing(form: Form) -> None:
+    kv = form.open()
+    fill(kv)
+    fresh = kv.beside()
+    with fresh.write() as txn:
+        txn.put(b"a", b"1")
+    assert kv.entries() == 4
+    fresh.close()
+    fill(kv, b"x")
+    assert kv.entries() == 5
+    kv.close()
+
+
+def test_a_new_file_can_grow_as_far_as_the_old_one_could(form: Form) -> None:
+    kv = form.open()
+    kv.grow(1 << 23)
+    renew(form, kv, {b"a": b"1"})
+    assert kv.map_size() == 1 << 23
+    fill_until_full(kv)
+    assert kv.entries() == 1001
+    kv.grow(1 << 24)
+    assert content(kv)[b"a"] == b"1"
