@@ -216,7 +216,9 @@ class TakingIn:
                 for filling in begun:
                     if filling.scope.cancel_called:
                         self._end(filling)
-                await self._clear([one for one in begun if not one.scope.cancel_called])
+                wanted = [one for one in begun if not one.scope.cancel_called]
+                if wanted:
+                    await self._clear(wanted)
         finally:
             self._is_clearing = False
 

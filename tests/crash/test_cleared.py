@@ -6,11 +6,13 @@ every operation of the recovery, and the next one has to come to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +23,14 @@ from support.stores import Opened, expect_sound, open_store, opened, took_steps
 from tidelog.affinity.errors import DiskError, StorageError, UsageError
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.copies import CopyState
+from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import Database, session_of
 from tidelog.engine.data.partition_store import read_marks
 from tidelog.engine.files.recovery import apply_updates
 from tidelog.engine.store.opening import OpenStore
 from tidelog.engine.system.layout import FRESH_DATA_FILE, FRESH_DATA_LOCK, WHOLE_DATA_FILE
 from tidelog.engine.system.limits import Limits
-from tidelog.testing import FaultyDisk, check_store
+from tidelog.testing import FaultyDisk, MemoryKv, check_store
 from tidelog.testing.crash import crash_points
 from tidelog.testing.media import CRASH_OUTCOMES
 from tidelog.wal.records import (
@@ -55,6 +58,8 @@ KEYS = [
 """Most of them are of partition 1: when it is cleared a new data file pays."""
 MINE = [key for key in KEYS if partition_of(key, SPACE) == 1]
 OTHERS = {key: b"new" if key < b"005" else b"old" for key in KEYS if key not in MINE}
+NEW = [key for number in range(200, 290) if partition_of(key := b"%03d" % number, SPACE) == 0][:4]
+"""Of partition 0."""
 SUPPLIED = {MINE[0]: b"four", MINE[2]: b"six"}
 """What partition 1 holds in the end: numbers are lower than those that it held before."""
 
@@ -286,6 +291,19 @@ def test_a_log_that_begins_amid_a_supply_is_sound() -> None:
     expect_sound(store.disk)
 
 
+@pytest.mark.parametrize("name", [FRESH_DATA_FILE, FRESH_DATA_LOCK])
+def test_an_open_that_cannot_remove_what_a_renewal_left_says_so(name: str) -> None:
+    disk = cleared_store(LOGS["one frame"])
+    disk.write_bytes(f"/store/data/{name}", b"left")
+    disk.fail_at(disk.operations, "EIO", kind="unlink", path="/store/data")
+    with pytest.raises(DiskError, match="ending the renewal of a data file"):
+        open_store(disk, seed=3, limits=SMALL_PIECES)
+    disk.heal()
+    with opened(disk, seed=4, limits=SMALL_PIECES) as store:
+        expect_cleared(store)
+        assert name not in disk.directory("/store/data").names()
+
+
 def test_a_clearing_is_several_transactions_of_the_data_file() -> None:
     disk = cleared_store(LOGS["one frame"])
     before = disk.operations
@@ -316,18 +334,170 @@ def test_a_real_store_with_such_a_log_goes_on(name: str, tmp_path: Path) -> None
     assert {row["key"]: row["value"] for row in rows(path, "snapshot")} == expected
 
 
-def test_checkpoints_that_come_to_no_end_lose_nothing_of_what_came_behind_a_clearing() -> None:
+# ------------------------------------------------------------------ in a store that runs
+
+
+def clear(store: Opened, records: Iterable[Record], *, durable: bool = True) -> None:
+    """Log records, each in a frame of its own, and let them take effect."""
+    parts = store.parts
+    for record in records:
+        parts.committer.log([record], durable=durable, then=partial(took_effect, parts, record))
+
+
+def running(*, durable: bool = True, limits: Limits = RENEWING) -> Opened:
+    """A store that runs, in which partition 1 was cleared and has got nothing since."""
+    store = open_store(limits=limits, partitions=2, durability="none")
+    fill(store.database, [], abandoned=False)
+    clear(store, [CLEAR], durable=durable)
+    return store
+
+
+def renewals(store: Opened) -> int:
+    """How many new data files have taken the place of others."""
+    return sum(o.kind == "rename" and o.path.endswith(WHOLE_DATA_FILE) for o in store.disk.trace)
+
+
+def in_file(store: Opened) -> dict[int, PartitionMark]:
+    """The marks of the data file that has the name."""
+    kv = MemoryKv(store.disk.copy(), "/store/data", 1 << 30, read_only=True)
+    return read_marks(kv.begin())[1]
+
+
+def test_what_comes_behind_a_renewal_is_written_into_the_new_file() -> None:
+    store = running()
+    store.database.checkpoint()
+    assert renewals(store) == 1
+    clear(store, [ADMIT, *SUPPLY])
+    store.database.checkpoint()
+    assert in_file(store) == store.parts.checkpointer.marks
+    assert renewals(store) == 1
+    expect_cleared(store)
+    session_of(store.database).abandon()
+
+
+def test_nothing_is_renewed_before_the_log_says_durably_why() -> None:
+    store = running(durable=False)
+    store.disk.fail_at(store.disk.operations, "EIO", kind="sync", path="/store/wal")
+    with pytest.raises(DiskError):
+        store.database.checkpoint()
+    assert renewals(store) == 0
+    with opened(store.disk.crash("lost"), seed=2, limits=RENEWING) as again:
+        assert set(again.database.map("users")) == set(KEYS)
+
+
+def test_a_log_that_must_not_be_carried_over_any_more_renews_nothing() -> None:
+    store = running()
+    store.database.map("users")[NEW[0]] = b"x"
+    store.disk.fail_at(store.disk.operations, "EIO", kind="sync", path="/store/wal")
+    with pytest.raises(DiskError):
+        store.database.sync()
+    before = store.disk.operations
+    with pytest.raises(StorageError):
+        store.database.checkpoint()
+    assert not any(o.path.startswith("/store/data") for o in store.disk.trace[before:])
+    session_of(store.database).abandon()
+
+
+def test_the_marks_of_a_new_file_say_how_far_its_log_has_to_go() -> None:
+    store = running(durable=False)
+    before, end = store.parts.checkpointer.marks[1], store.parts.writer.position
+    with closing(store.parts.checkpointer.steps(lambda: True, "test")) as steps:
+        while not renewals(store):
+            next(steps)
+    mark = in_file(store)[1]
+    assert mark == replace(before, written=end, count=0, digest=0, counts={})
+    assert store.parts.writer.synced >= end
+    session_of(store.database).abandon()
+
+
+def test_the_limits_that_a_checkpoint_is_given_are_those_of_its_renewal() -> None:
+    store = running(limits=SMALL_PIECES)
+    took_steps(store.database, 1000, RENEWING)
+    assert renewals(store) == 1
+    store.database.close()
+    expect_sound(store.disk)
+
+
+def test_a_new_file_that_cannot_be_written_leaves_no_doubt_about_the_old_one() -> None:
+    store = running()
+    file = f"/store/data/{FRESH_DATA_FILE}"
+    store.disk.fail_at(store.disk.operations, "EIO", kind="commit", path=file)
+    store.database.checkpoint()
+    assert renewals(store) == 0
+    assert store.parts.checkpointer.doubtful is None
+    assert in_file(store)[1].count == 0
+    assert set(store.disk.directory("/store/data").names()) == {"data.mdb", "lock.mdb"}
+    store.database.close()
+    expect_sound(store.disk)
+
+
+def test_behind_names_in_doubt_no_checkpoint_is_taken_and_the_next_open_has_all() -> None:
+    store = running()
+    store.disk.fail_at(store.disk.operations, "EIO", kind="rename", path="/store/data")
+    with pytest.raises(DiskError, match="giving a new data file its name failed"):
+        store.database.checkpoint()
+    with pytest.raises(DiskError, match="no checkpoint is taken any more"):
+        store.database.checkpoint()
+    clear(store, [ADMIT, *SUPPLY])
+    session_of(store.database).abandon()
+    with opened(store.disk.crash("lost"), seed=2, limits=RENEWING) as again:
+        expect_cleared(again)
+
+
+def test_what_stays_may_not_fit_into_a_new_file_either() -> None:
+    store = open_store(limits=RENEWING, partitions=2)
+    store.database.map("users").update_many(dict.fromkeys(OTHERS, b"x" * 3000))
+    store.database.map("users").update_many(dict.fromkeys(MINE, b"old"))
+    store.database.checkpoint()
+    clear(store, [CLEAR])
+    kv = store.parts.kv
+    assert isinstance(kv, MemoryKv)
+    kv._map_size = 8000
+    store.database.checkpoint()
+    assert renewals(store) == 0
+    assert kv.map_size() > 8000
+    store.database.close()
+    expect_sound(store.disk)
+
+
+def test_a_renewal_behind_an_interrupted_write_goes_by_the_marks_of_the_data_file() -> None:
+    class Interrupted(dict[int, PartitionMark]):
+        def update(self, *_args: Any, **_named: Any) -> None:
+            raise KeyboardInterrupt
+
+    store = running(limits=SMALL_PIECES)
+    users, checkpointer = store.database.map("users"), store.parts.checkpointer
+    users.update_many(dict.fromkeys(NEW, b"newer"))
+    before, checkpointer.marks = checkpointer.marks, Interrupted(checkpointer.marks)
+    with pytest.raises(KeyboardInterrupt):
+        store.database.checkpoint()
+    checkpointer.marks = before
+    assert in_file(store) != before
+    took_steps(store.database, 1000, RENEWING)
+    assert renewals(store) == 1
+    store.database.close()
+    expect_sound(store.disk)
+
+
+@pytest.mark.parametrize("renewed_pairs", [1, 16_384])
+def test_checkpoints_that_come_to_no_end_lose_nothing_of_what_came_behind_a_clearing(
+    renewed_pairs: int,
+) -> None:
     # The first one had cleared the partition and written it anew; the second one cleared it again,
     # under a mark that said that all of that was there.
-    limits = replace(SMALL_PIECES, piece_updates=20, batch_updates=1)
+    limits = replace(
+        SMALL_PIECES,
+        piece_updates=20,
+        batch_updates=1,
+        renewed_pairs=renewed_pairs,
+        renewed_share=0,
+    )
     steps = range(1, 10)
     for first, second in product(steps, steps):
         store = open_store(limits=limits, partitions=2)
-        parts = store.parts
 
         fill(store.database, [], abandoned=False)
-        for record in (CLEAR, ADMIT, *SUPPLY):
-            parts.committer.log([record], durable=True, then=partial(took_effect, parts, record))
+        clear(store, [CLEAR, ADMIT, *SUPPLY])
         ended = took_steps(store.database, first, limits)
         took_steps(store.database, second, limits)
         session_of(store.database).maintenance.maintain()

@@ -14,7 +14,7 @@ from tidelog.checkpoints.copies import CopyState
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.checkpoints.replay import State
 from tidelog.engine.data import flush as flushes
-from tidelog.engine.data.flush import SWEEP, Flush, Sweep, flush_piece
+from tidelog.engine.data.flush import SWEEP, Flush, Sweep, flush_piece, still_held, without_data
 from tidelog.engine.data.partition_store import (
     STORE_KEY,
     measure_partition,
@@ -425,3 +425,28 @@ def test_a_partition_that_was_cleared_again_meanwhile_is_cleared_again() -> None
         state.apply(position, ClearRecord(partition=partition, admission=1, reason="told"))
     state.forget_cleared({0: 5, 1: 6})
     assert state.cleared == {0: 9}
+
+
+def test_what_is_cleared_where_the_last_checkpoint_ended_is_there_still() -> None:
+    copy = moving()
+    copy.take([(1, n, b"%02d" % n, b"old") for n in range(1, 6)])
+    assert copy.mark is not None
+    assert copy.mark.position == 77
+    copy.state.apply(77, ClearRecord(partition=0, admission=12, reason="told"))
+    assert still_held(copy.state.cleared, {0: copy.mark}) == [0]
+    copy.held.clear()
+    copy.flush({}, 100)
+    copy.check()
+
+
+def test_what_a_checkpoint_has_removed_or_nobody_ever_had_is_not_held() -> None:
+    before, behind = (replace(PartitionMark.empty(), position=at) for at in (8, 10))
+    assert still_held({0: 9, 1: 9, 2: 9}, {0: before, 1: behind, 3: before}) == [0]
+
+
+def test_a_mark_of_a_version_that_did_not_count_by_map_stays_one_when_all_has_gone() -> None:
+    old = replace(PartitionMark.empty(), count=3, digest=5, tombstones=2, written=20, counts=None)
+    gone = replace(old, count=0, digest=0, tombstones=0)
+    assert without_data(old, 10) == gone
+    assert without_data(old, 30) == replace(gone, written=30)
+    assert without_data(replace(old, counts={16: 3}), 10) == replace(gone, counts={})

@@ -474,3 +474,48 @@ def test_without_space_for_a_lock_file_nothing_is_made(
     (tmp_path / "new").mkdir()
     with pytest.raises(DiskFullError, match="No space left"):
         opened(tmp_path / "new")
+
+
+def test_a_new_file_that_cannot_be_made_is_not_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    monkeypatch.setattr(engine_kv, "_let_readers_in", lambda *_: os.stat("/nowhere"))
+    with pytest.raises(DiskError) as failed:
+        kv.beside()
+    monkeypatch.undo()
+    kv.beside().close()  # while somebody has the error, and what it came from
+    assert failed.value is not None
+    kv.close()
+
+
+def test_a_former_file_is_freed_in_a_thread_of_its_own_and_counts_as_no_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    renew(kv, tmp_path)
+    closing, close = list[str](), os.close
+
+    def noted(descriptor: int) -> None:
+        closing.append(threading.current_thread().name)
+        close(descriptor)
+
+    monkeypatch.setattr(os, "close", noted)
+    assert kv.clear_stale_readers() == 0
+    for thread in threading.enumerate():
+        if thread.name == FREEING:
+            thread.join()
+    assert closing == [FREEING] * 2
+    kv.close()
+
+
+def test_a_renewed_file_may_be_closed_twice(tmp_path: Path) -> None:
+    filled(tmp_path)
+    kv = opened(tmp_path)
+    renew(kv, tmp_path)
+    kv.close()
+    kv.close()
+    assert unnamed(tmp_path) == []

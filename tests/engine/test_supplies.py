@@ -595,6 +595,44 @@ def test_full_copies_of_many_bytes_are_sent_some_at_a_time() -> None:
     assert sent == [[0], [1, 2], [3, 4], [5]]
 
 
+def test_full_copies_that_are_not_sent_with_others_wait_behind_what_is_reported_meanwhile() -> None:
+    at, sent, explained = Around(), list[list[int]](), list[int]()
+    here, returning = cast(Any, at.here), at.returning()
+    reports = {partition: replace(behind(at), partition=partition) for partition in range(5)}
+    at.marks.update(
+        (partition, replace(PartitionMark.empty(), count=50)) for partition in reports
+    )  # 1,200 pairs in all
+    at.marks[9] = replace(PartitionMark.empty(), count=950)
+    here._topology = Topology(partitions=(copies(),) * len(reports))
+    here._may_return = lambda _copy, _copies, _epoch: True
+    newer = replace(reports[3], lwm=5)
+
+    async def reaches(reports: dict[int, Report]) -> dict[int, Any]:
+        return dict.fromkeys(reports)
+
+    async def fill(_returning: Return, full: list[Report]) -> None:
+        sent.append([one.partition for one in full])
+        returning.reports[3] = newer
+
+    here._reaches, here._fill = reaches, fill
+    here.ways.choice = lambda _report, _reaches: SimpleNamespace(kind=SupplyKind.FULL)
+    here.ways.explain = lambda _copy, partition, _choice: explained.append(partition)
+    returning.reports = dict(reports)
+    trio.run(here._take_reports, returning)
+    assert sent == [explained] == [[0, 1]]
+    assert returning.reports == {2: reports[2], 3: newer, 4: reports[4]}
+
+
+def test_of_full_copies_of_few_pairs_there_is_a_number_that_are_sent_together() -> None:
+    at = Around()
+    here = cast(Any, at.here)
+    reports = [replace(behind(at), partition=partition) for partition in range(FILLED_MAX + 3)]
+    at.marks[FILLED_MAX + 1] = replace(PartitionMark.empty(), count=1)
+    assert here._filled_together(reports) == FILLED_MAX
+    assert here._filled_together(reports[:FILLED_MAX]) == FILLED_MAX
+    assert here._filled_together([]) == 0
+
+
 def test_who_was_sent_all_there_is_may_report_on_that_while_the_next_one_is_sent() -> None:
     at, done = Around(), list[tuple[int, set[int]]]()
     here, returning = cast(Any, at.here), at.returning()

@@ -184,6 +184,46 @@ def test_what_is_stopped_before_anything_was_cleared_is_left_alone() -> None:
     live(scenario)
 
 
+def test_a_clearing_tells_of_each_partition_whose_copy_it_is_for() -> None:
+    async def scenario(at: Around) -> None:
+        reasons, other = list[tuple[int, str]](), Incarnation(UUID(int=3 << 100), 1)
+
+        async def logged(records: Sequence[ClearRecord]) -> None:
+            reasons.extend((record.partition, record.reason) for record in records)
+
+        at.logged = logged  # type: ignore[assignment, method-assign]
+        at.here.begin([PLACE], BOB)
+        at.here.begin([ReturnPlace(7, 2, 9)], other)
+        await trio.sleep(GATHER_S)
+        await at.rest()
+        assert reasons == [(4, f"a full copy of {BOB}"), (7, f"a full copy of {other}")]
+
+    live(scenario)
+
+
+def test_what_begins_before_the_member_runs_is_cleared_for_with_what_begins_then() -> None:
+    async def scenario() -> None:
+        at = Around()
+        at.here.begin([PLACE], BOB)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(at.tasks.run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await at.begin(ReturnPlace(7, 2, 9)) == [ClearRecord, ClearRecord, "clear"]
+            nursery.cancel_scope.cancel()
+
+    trio.run(scenario, clock=MockClock(autojump_threshold=0))
+
+
+def test_if_all_was_stopped_nothing_is_cleared() -> None:
+    async def scenario(at: Around) -> None:
+        at.here.begin([PLACE], BOB)
+        at.here.stop(4)
+        await trio.sleep(GATHER_S)
+        assert await at.rest() == []
+
+    live(scenario)
+
+
 def test_a_copy_counts_again_once_all_is_stored_and_its_admission_is_durable() -> None:
     async def scenario(at: Around) -> None:
         await begun(at)
