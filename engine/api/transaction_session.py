@@ -35,7 +35,7 @@ from ...affinity.errors import (
 from ...affinity.partitions import partition_of
 from ...tx.locks import KeyLock, RangeLock
 from ...tx.validation import RangeRead, ReadSet, Validated, first_common, read_rule
-from ..commit.entries import Commit, Entry, Receipt, leaves_doubt
+from ..commit.entries import Commit, Entry, Receipt, leaves_doubt, state_of
 from ..commit.lock_manager import Holder, LockManager, map_key
 from ..commit.outcomes import HORIZON_ID
 from ..data.decisions import KEEP, Decide
@@ -178,7 +178,7 @@ class TransactionSession:
         """Whether the commit ended so that it may have taken effect, or not."""
 
     def __repr__(self) -> str:
-        state = "open" if self._open else "committed" if self.receipt else "rolled back"
+        state = state_of(is_open=self._open, receipt=self.receipt, in_doubt=self.in_doubt)
         return f"<Transaction {state} updates={len(self._writes)} {self._reads!r}>"
 
     way = not_pickled

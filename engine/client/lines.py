@@ -368,6 +368,11 @@ class Lines:
         self._kept.discard(line)
         self._give_back(line)
 
+    def forget(self, line: Line) -> None:
+        """End a line that was kept by who is no more there to give it back."""
+        self._kept.discard(line)
+        line.close()
+
     def _taken(self) -> Line:
         try:
             return self._free.pop()

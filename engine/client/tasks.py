@@ -31,7 +31,7 @@ from ..api.choices import Durability, Isolation, Mode, TransactionOptions, check
 from ..api.inside import Blocks
 from ..api.transaction_session import checked_tag, checked_tx_id
 from ..codecs.registry import ValueCodec
-from ..commit.entries import Receipt, leaves_doubt
+from ..commit.entries import Receipt, leaves_doubt, state_of
 from ..commit.outcomes import Outcome
 from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Home, Namespace, check_name, not_copied
@@ -311,7 +311,7 @@ class ClusterReach:
         self._busy = False
 
     def __repr__(self) -> str:
-        state = "open" if self._open else "committed" if self.receipt else "rolled back"
+        state = state_of(is_open=self._open, receipt=self.receipt, in_doubt=self.in_doubt)
         return f"<Transaction {state} {self._content!r}>"
 
     @property

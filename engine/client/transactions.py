@@ -5,6 +5,7 @@ Left out: what was read and written (``changes``), and users' faces (``blocking`
 
 from __future__ import annotations
 
+import warnings
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -19,7 +20,7 @@ from ..api.maps import Map, map_of
 from ..api.pickling import not_pickled
 from ..api.transaction_session import checked_tag, checked_tx_id
 from ..api.transactions import Transaction
-from ..commit.entries import Receipt, leaves_doubt
+from ..commit.entries import DROPPED_WITH_LOCKS, Receipt, leaves_doubt, state_of
 from ..data.decisions import KEEP, Decide
 from ..data.namespaces import Home, Namespace, namespace_at
 from ..data.scan import Pair
@@ -80,6 +81,8 @@ class ClusterTransaction:
     """What stands behind a transaction; used by one thread only."""
 
     way = not_pickled
+    _line: Line | None = None
+    """What it locks through."""
 
     def __init__(
         self,
@@ -105,8 +108,6 @@ class ClusterTransaction:
         if mode == "pessimistic":
             name = session.new_id()
             self._locks = ClientLocks(session.cluster, name, lock_timeout, self._deadline)
-        self._line: Line | None = None
-        """What it locks through."""
         self._content = TransactionContent(
             session.cluster, self._given_id, tag and checked_tag(tag), confirms=confirms,
             locks=self._locks,
@@ -121,7 +122,7 @@ class ClusterTransaction:
         """Whether the commit ended so that it may have taken effect, or not."""
 
     def __repr__(self) -> str:
-        state = "open" if self._open else "committed" if self.receipt else "rolled back"
+        state = state_of(is_open=self._open, receipt=self.receipt, in_doubt=self.in_doubt)
         return f"<Transaction {state} {self._content!r}>"
 
     def follow(self, earlier: ClusterTransaction | None, *, mode_chosen: bool) -> None:
@@ -198,6 +199,13 @@ class ClusterTransaction:
             for member in sorted(self._locks.asked):
                 line.tell(member, "unlock", (self._locks.name,))
             self._session.lines.give_back(line)
+
+    def __del__(self) -> None:
+        """Let go of locks that nobody can let go of any more: they go with their connection."""
+        line, self._line = self._line, None
+        if line is not None:
+            self._session.lines.forget(line)
+            warnings.warn(DROPPED_WITH_LOCKS, ResourceWarning, stacklevel=1, source=self)
 
     def _check_open(self) -> None:
         self._session.open_state.check()

@@ -16,6 +16,12 @@ from ...affinity.errors import CommitUnknownError, TidelogError
 from ..data.updates import Updates
 from .context import CommitContext
 
+DROPPED_WITH_LOCKS = (
+    "a pessimistic transaction was dropped with its locks: use it in a `with` block, or end it by "
+    "`commit` or `rollback`"
+)
+"""The warning for it."""
+
 
 def leaves_doubt(error: BaseException) -> bool:
     """Tell whether a commit that ended so may have taken effect.
@@ -36,6 +42,15 @@ class Receipt(NamedTuple):
     position: int
     time: int
     home: int
+
+
+def state_of(*, is_open: bool, receipt: Receipt | None, in_doubt: bool) -> str:
+    """Return what a transaction shows of itself: whether it is open, or how it has ended."""
+    if is_open:
+        return "open"
+    if receipt:
+        return "committed"
+    return "in doubt" if in_doubt else "rolled back"
 
 
 class Entry(Protocol):

@@ -36,7 +36,7 @@ from ..data.stored import pack_prefix, shown_key, split_key
 from ..system.environment import Environment
 from .committer import Committer
 from .context import LockedError
-from .entries import Entry
+from .entries import DROPPED_WITH_LOCKS, Entry
 
 __all__ = ["Holder", "LockManager", "LockedError", "covers", "map_key", "shown_lock"]
 
@@ -79,13 +79,7 @@ class Holder:
     def __del__(self) -> None:
         """Release what nobody can release any more."""
         if self.owner and self._locks.lose(self.owner) and self.locked:
-            warnings.warn(
-                "a pessimistic transaction was dropped with its locks: use it in a `with` block, "
-                "or end it by `commit` or `rollback`",
-                ResourceWarning,
-                stacklevel=1,
-                source=self,
-            )
+            warnings.warn(DROPPED_WITH_LOCKS, ResourceWarning, stacklevel=1, source=self)
 
 
 class LockManager:

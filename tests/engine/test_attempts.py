@@ -137,6 +137,7 @@ def test_what_was_interrupted_while_it_committed_is_not_made_again(
         with pytest.raises(KeyboardInterrupt):
             tx.commit()
         assert tx.in_doubt
+        assert repr(tx).startswith("<Transaction in doubt ")
         raise conflict()
 
     users[b"0"] = b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -260,6 +261,37 @@ def test_a_rollback_and_a_close_let_go(three: Members) -> None:
             line.connections[three.members[1].id].receive()
         left.rollback()
         assert line.connections == {}
+
+
+def test_a_transaction_that_is_dropped_lets_go_of_its_locks_and_warns(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+
+        connections: list[Any] = []
+
+        def drop() -> None:
+            tx = db.transaction("pessimistic")
+            tx[m][ONE] = 1
+            line = tx._session._line  # type: ignore[attr-defined]  # of a cluster
+            connections.extend(line.connections.values())
+            del tx, line
+            gc.collect()
+
+        with pytest.warns(ResourceWarning, match="was dropped with its locks"):
+            drop()
+        assert connections
+        for connection in connections:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                connection.receive()
+        tx = db.transaction("pessimistic")
+        tx[m][ONE] = 2
+        tx.commit()
+        del tx
+        optimistic = db.transaction()
+        optimistic[m][ONE] = 3
+        del optimistic
+        gc.collect()  # neither warns
+        assert m[ONE] == 2
 
 
 def test_attempts_lock_from_the_third_on_and_then_at_once_what_was_written(three: Members) -> None:

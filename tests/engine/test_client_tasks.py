@@ -248,6 +248,7 @@ async def test_what_the_work_may_have_committed_is_not_made_again() -> None:
                     await tx.commit()
                 faults.clear()
                 assert tx.in_doubt
+                assert "<Transaction in doubt " in repr(tx)
                 raise LockTimeoutError("of something else")
 
             with pytest.raises(LockTimeoutError, match="the commit, which may have taken effect"):
