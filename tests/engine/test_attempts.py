@@ -136,8 +136,8 @@ def test_what_was_interrupted_while_it_committed_is_not_made_again(
         tx[users][b"%d" % calls] = b""
         with pytest.raises(KeyboardInterrupt):
             tx.commit()
-        assert tx.in_doubt
         assert repr(tx).startswith("<Transaction in doubt ")
+        assert tx.in_doubt
         raise conflict()
 
     users[b"0"] = b""

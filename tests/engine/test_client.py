@@ -200,8 +200,8 @@ def test_what_the_work_may_have_committed_is_not_made_again(
                 if not by_its_block:
                     tx.commit()
             three.members[1].faults.clear()
-            assert tx.in_doubt
             assert repr(tx).startswith("<Transaction in doubt ")
+            assert tx.in_doubt
             raise LockTimeoutError("of something else")
 
         with pytest.raises(LockTimeoutError, match="the commit, which may have taken effect"):

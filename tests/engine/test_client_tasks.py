@@ -247,8 +247,8 @@ async def test_what_the_work_may_have_committed_is_not_made_again() -> None:
                 with suppress(CommitUnknownError):
                     await tx.commit()
                 faults.clear()
-                assert tx.in_doubt
                 assert "<Transaction in doubt " in repr(tx)
+                assert tx.in_doubt
                 raise LockTimeoutError("of something else")
 
             with pytest.raises(LockTimeoutError, match="the commit, which may have taken effect"):
