@@ -1009,6 +1009,19 @@ def test_the_baseline_is_shown_by_what_each_is_to_it() -> None:
     assert [row["votes"] for row in node_rows(found)] == [True, True, True, False, True]
 
 
+def test_a_member_that_was_declared_lost_has_a_row_that_says_so() -> None:
+    # It is not asked, and the command ended with a KeyError.
+    found = replace(grown((N1, N2, V1), lost_members=[N3.bytes]), cluster=GROWN.without("n3"))
+    found = replace(
+        found, answers={name: one for name, one in found.answers.items() if name != "n3"}
+    )
+    rows = {row["name"]: row for row in node_rows(found)}
+    assert list(rows) == ["n1", "n2", "n3", "n4", "v1"]
+    assert (rows["n3"]["state"], rows["n3"]["votes"], rows["n3"]["pid"]) == ("lost", False, None)
+    by_others = grown((N1, N2, V1), lost_members=[N3.bytes])
+    assert [row["state"] for row in node_rows(by_others)].count("lost") == 1
+
+
 def test_who_waits_to_be_asked_for_is_told_how() -> None:
     found = grown(auto_join=False)
     assert stages(found)["n4"] == "waiting"

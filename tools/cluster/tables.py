@@ -12,8 +12,9 @@ from typing import Any
 
 from .baseline import changes_text, seats_of
 from .blocks import Blocker
+from .cluster_file import LocalMember
 from .shares import Share
-from .standing import Picture
+from .standing import MemberAnswer, Picture
 
 NODE_COLUMNS = (
     "name", "state", "votes", "pid", "address", "boot", "coordinator", "majority", "lease_ms",
@@ -24,6 +25,8 @@ PARTITION_COLUMNS = (
     "lag",
 )  # fmt: skip
 
+_NOBODY = MemberAnswer(pid=0)
+"""Of a member whose disk was declared lost: it is not asked any more."""
 
 _ONLY_JSON = (
     "baseline", "members_joining", "members_waiting", "members_leaving", "partitions_moving",
@@ -96,17 +99,23 @@ def blocks_text(blocks: Sequence[Blocker]) -> list[str]:
     return lines
 
 
+def _is_lost(picture: Picture, member: LocalMember) -> bool:
+    """Tell whether the disk of a member was declared lost, by the file or by who tells."""
+    newest = picture.newest
+    return member.lost or (newest is not None and member.id in newest.lost_members)
+
+
 def node_rows(picture: Picture) -> list[dict[str, Any]]:
     """Return a row for each member, with its counts beside the columns."""
     newest = picture.newest
     rows = []
     for member in picture.cluster.members:
-        answer = picture.answers[member.name]
+        answer = picture.answers.get(member.name, _NOBODY)
         status = answer.status
         row: dict[str, Any] = {**dict.fromkeys(NODE_COLUMNS), "counts": {}}
         row |= {
             "name": member.name,
-            "state": answer.state,
+            "state": "lost" if _is_lost(picture, member) else answer.state,
             "votes": member.id in newest.baseline if newest else None,
             "pid": answer.pid or None,
             "address": member.address,
