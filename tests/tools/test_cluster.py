@@ -1201,6 +1201,30 @@ def test_more_backups_than_other_members_are_refused(
     assert os.listdir(tmp_path) == [], "a mistake leaves nothing behind"
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--dir", "tidelog://127.0.0.1:7400"), "tidelog://127.0.0.1:7400 is not a directory"),
+        (
+            ("--dir", "u1/u2", "--base-port", 65_534, "-n", 3),
+            "127.0.0.1 has fewer than 3 free ports from 65534 on",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_be_made_leaves_nothing_behind(
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[object, ...],
+    problem: str,
+) -> None:
+    # It was made, and then refused; or its directory and a lock were.
+    monkeypatch.chdir(tmp_path)
+    done = run("cluster", "up", *options)
+    assert (done.exit_code, problem in done.stderr) == (2, True), done.stderr
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("url", ["tidelog://127.0.0.1:1", "tidelog+unix:///run/socket"])
 def test_the_address_of_a_cluster_is_no_store(
     run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str

@@ -31,7 +31,7 @@ from .baseline import (
     seats_of,
 )
 from .blocks import blocks_about
-from .cluster_file import read_cluster
+from .cluster_file import check_is_here, read_cluster
 from .elsewhere import found_cluster
 from .growing import check_may_come, newcomer_of, wait_until, want
 from .losing import (
@@ -46,6 +46,7 @@ from .rescuing import members_left, rescue_cluster
 from .running import (
     changing,
     check_copies,
+    check_ports,
     described,
     end_members,
     kill_member,
@@ -122,7 +123,9 @@ def up(
     """
     settings = settings_of(ctx)
     settings.where = folder
+    check_is_here(folder)
     check_copies(folder, members or MEMBERS, backups or 0, min_in_sync or 1)
+    check_ports(folder, members or MEMBERS, base_port)
     prepare_folder(folder)
     with changing(folder):
         found = described(

@@ -201,13 +201,18 @@ def _broken(why: str) -> ClusterError:
     )
 
 
-def read_cluster(folder: str) -> LocalCluster:
-    """Return what the file in a directory says."""
+def check_is_here(folder: str) -> None:
+    """Raise ``UsageError`` for addresses where a directory of this machine is meant."""
     if folder.startswith(ELSEWHERE):
         raise UsageError(
             f"{folder} is not a directory: this command starts or ends processes of this machine",
             hint="Start and end members of other machines there: `tidelog server run`.",
         )
+
+
+def read_cluster(folder: str) -> LocalCluster:
+    """Return what the file in a directory says."""
+    check_is_here(folder)
     try:
         with open(os.path.join(folder, CLUSTER_FILE_NAME), "rb") as file:
             text = file.read().decode()

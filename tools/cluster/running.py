@@ -134,6 +134,12 @@ def check_copies(folder: str, count: int, backups: int, min_in_sync: int) -> Non
         )
 
 
+def check_ports(folder: str, count: int, base_port: int) -> None:
+    """Raise ``UsageError`` if a new cluster in a directory has too few ports from one on."""
+    if not os.path.exists(os.path.join(folder, CLUSTER_FILE_NAME)):
+        free_ports(base_port, count)
+
+
 def described(
     folder: str,
     count: int,
