@@ -56,6 +56,8 @@ class Departure:
         self._streams = streams
         self._council = council
         self._timing = timing
+        self.begun = False
+        """Whether this incarnation was told to end: it leaves, and does not come back."""
 
     def __repr__(self) -> str:
         return f"<Departure of {self._council.agreement.me}>"
@@ -98,7 +100,7 @@ class Departure:
 
         If too few would stay nothing is handed over: nobody could decide who serves it.
         """
-        partitions = self._partitions
+        partitions, self.begun = self._partitions, True
         if any(map(_is_shared, partitions.authored())) and await self._ask() == HAND_OVER:
             with trio.move_on_after(HAND_OVER_S_MAX):
                 for _ in range(HAND_OVERS_MAX):  # others that stop may hand over to this one

@@ -447,6 +447,7 @@ class RunningMember:
             "coordinator": term.member.bytes if term.number else None,
             "majority": agreement.reaches_majority(now),
             "just_started": partitions.just_started(now),
+            "stopping": self._departure.begun,
             "decided": topology.index,
             "members": members_of(topology),
             **baseline_of(topology),

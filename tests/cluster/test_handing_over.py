@@ -137,6 +137,18 @@ def test_a_member_that_stops_hands_over_what_one_other_has() -> None:
     live(scenario, backups=1)
 
 
+def test_a_member_that_stops_says_so_while_it_hands_over() -> None:
+    async def scenario(group: Group) -> None:
+        member = group.at.member(group.primary)
+        assert member.status()["stopping"] is False
+        async with trio.open_nursery() as stopping:
+            stopping.start_soon(group.at.stop, group.primary)
+            await group.until(lambda: group.partition in member.partitions._drained)
+            assert member.status()["stopping"] is True
+
+    live(scenario)
+
+
 def test_a_member_that_stops_does_not_wait_for_ever_for_others_to_serve_what_it_did() -> None:
     async def scenario(group: Group) -> None:
         at, old, others = group.at, group.primary, group.backups

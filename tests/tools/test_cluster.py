@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,7 +33,7 @@ from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import address_text
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME, SERVER_LOG_NAME
-from tidelog.tools.cluster import cli as commands, growing, showing
+from tidelog.tools.cluster import cli as commands, growing, running, showing
 from tidelog.tools.cluster.baseline import advice, changes_text, is_settled, seats_of
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
@@ -52,6 +53,7 @@ from tidelog.tools.cluster.running import (
     look,
     made_members,
     make_members,
+    start_members,
 )
 from tidelog.tools.cluster.shares import shares_of
 from tidelog.tools.cluster.standing import (
@@ -68,7 +70,7 @@ from tidelog.tools.server.members import (
     named_members,
     parsed_address,
 )
-from tidelog.tools.shell.exits import RefusedError
+from tidelog.tools.shell.exits import NotServedError, RefusedError
 
 CLUSTER = UUID(int=9)
 N1, N2, N3 = (member_id(CLUSTER, name) for name in ("n1", "n2", "n3"))
@@ -336,6 +338,54 @@ def test_a_process_is_found_whatever_it_was_started_with(tmp_path: Path) -> None
     with sleeper(*command_line(place, ["--join", "127.0.0.1:7400"])[3:]) as process:
         assert pid_of(place) == process.pid
         assert pid_of(str(tmp_path / "n")) == 0
+
+
+def test_who_is_about_to_end_is_waited_for_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was taken for one that runs, and was down a moment after the command had ended with 0.
+    place, told, started = str(tmp_path), list[str](), list[str]()
+    write_cluster(place, THREE)
+    ending = ALL | {"n2": up(said(N2, [1], stopping=True))}
+    silent, ended = (ALL | {"n2": MemberAnswer(pid=pid)} for pid in (17, 0))
+    seen = iter([ending, silent, ended, ALL])
+
+    def start(directory: str, options: object) -> int:
+        started.append(directory)
+        return 18
+
+    monkeypatch.setattr(running, "pid_of", lambda _directory: 17)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(running, "look", lambda *_place: picture(**next(seen)))
+    monkeypatch.setattr(running, "start_process", start)
+    start_members(place, ["n1", "n2", "n3"], told.append)
+    assert started == [str(tmp_path / "n2")]
+    assert told == [
+        "n1 runs already",
+        "n3 runs already",
+        "n2 has ended meanwhile, and is started again",
+    ]
+    assert read_cluster(place).member("n2").pid == 18
+
+
+def test_who_runs_and_does_not_answer_in_time_is_not_taken_for_one_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    silent = ALL | {"n2": MemberAnswer(pid=17)}
+    monkeypatch.setattr(running, "look", lambda *_place: picture(**silent))
+    with pytest.raises(NotServedError, match="not ready: n2\n"):
+        list(running._ended_of(str(tmp_path), THREE, ["n1", "n2"], 0.0, told.append))
+    assert told == ["n1 runs already"]
+
+
+def test_who_is_not_of_the_topology_any_more_is_about_to_end_unless_nothing_is_decided() -> None:
+    gone = view(4, [0, 1, 2, 0], [1, 1, 1, 1], present="13")
+    knows = up(said(N1, [0, 3], members=gone[1]), gone)
+    assert picture(**ALL).stays("n2")
+    assert not picture(**(ALL | {"n1": knows, "n2": up(said(N2, [1], decided=3))})).stays("n2")
+    alone = {name: up(said(N2, [], members=gone[1], majority=False), gone) for name in ALL}
+    assert picture(**alone).stays("n2")
 
 
 def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ Run = Callable[..., Result]
 
 pytestmark = pytest.mark.slow
 
+BOTH = ("n1", "n2")
 ONE = ("-n", 1, "--partitions", 4, "--dir")
 
 
@@ -509,6 +510,22 @@ def test_a_member_whose_port_was_taken_meanwhile_is_not_started(run: Run, place:
     # Who listens there may be the same member of a cluster whose directory was copied.
     assert done.exit_code == 7
     assert f"n1 cannot be started: somebody else listens at 127.0.0.1:{port}" in done.stderr
+
+
+def test_members_that_are_about_to_end_are_started_again(run: Run, place: Path) -> None:
+    # They were taken for ones that run, and the commands ended with 0.
+    up = ("cluster", "up", "-n", 2, "--dir", place, "--partitions", 4, "--backups", 1)
+    assert run(*up, "--base-port", free_port()).exit_code == 0
+    for command, names in ((("start", place, "n2"), ("n2",)), (("up", "--dir", place), BOTH)):
+        before = {name: pid_of(str(place / name)) for name in BOTH}
+        for name in names:
+            os.kill(before[name], signal.SIGTERM)
+        done = run("cluster", *command)
+        assert done.exit_code == 0, done.stderr
+        after = {name: pid_of(str(place / name)) for name in BOTH}
+        assert [name for name in BOTH if after[name] not in (0, before[name])] == [*names]
+        assert [member.pid for member in read_cluster(str(place)).members] == [*after.values()]
+        assert states(run, place) == ["served"] * 4
 
 
 def test_if_one_does_not_come_up_the_others_end(run: Run, place: Path) -> None:

@@ -1,6 +1,7 @@
 """Brings a cluster on this machine up and down, and asks it how it is.
 
-    up      describe (cluster.toml) -> make each member -> start its process -> wait until served
+    up      describe (cluster.toml) -> make each member -> start its process -> wait for those that
+            are ending, and start them again -> wait until served
     down    SIGTERM to all -> wait -> SIGKILL to whoever is left
 
 Invariants:
@@ -283,27 +284,62 @@ def check_ended(name: str, directory: str) -> None:
 def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
     """Start members that do not run, and wait until what they shall serve is served.
 
-    Without a majority that cannot be: then it is enough that they answer.
+    Who is about to end is waited for, and started again.  Without a majority nothing is served:
+    then it is enough that they answer.
     """
     cluster = read_cluster(folder)
     started: list[str] = []
+    deadline = time.monotonic() + UP_S_MAX
+
+    def start(name: str) -> None:
+        nonlocal cluster
+        member = cluster.member(name)
+        directory = os.path.join(folder, member.directory)
+        _check_free(name, member.address)
+        if member.joined:
+            os.makedirs(directory, exist_ok=True)
+        pid = start_process(directory, _joining(cluster, member))
+        started.append(name)
+        write_cluster(folder, cluster := cluster.with_pid(name, pid))
+
     try:
+        there = []
         for name in names:
-            member = cluster.member(name)
-            directory = os.path.join(folder, member.directory)
-            if pid_of(directory):
-                tell(f"{name} runs already")
-                continue
-            _check_free(name, member.address)
-            if member.joined:
-                os.makedirs(directory, exist_ok=True)
-            pid = start_process(directory, _joining(cluster, member))
-            started.append(name)
-            write_cluster(folder, cluster := cluster.with_pid(name, pid))
-        _wait_until_served(folder, cluster, started, tell)
+            if pid_of(os.path.join(folder, cluster.member(name).directory)):
+                there.append(name)
+            else:
+                start(name)
+        for name in _ended_of(folder, cluster, there, deadline, tell):
+            start(name)
+        _wait_until_served(folder, cluster, started, deadline, tell)
     except BaseException:
         _end_all(folder, cluster, started, KILLED_S_MAX, tell)
         raise
+
+
+def _ended_of(
+    folder: str, cluster: LocalCluster, names: Sequence[str], deadline: float, tell: TellUser
+) -> Iterator[str]:
+    """Yield each of some members that have a process as it ends, until all others stay.
+
+    ``NotServedError`` if one neither ends in time nor answers as a member of the cluster.
+    """
+    unsure = [*names]
+    while unsure:
+        picture = look(folder, cluster)
+        for name in [*unsure]:
+            if not picture.answers[name].pid:
+                tell(f"{name} has ended meanwhile, and is started again")
+                yield name
+            elif picture.stays(name):
+                tell(f"{name} runs already")
+            else:
+                continue
+            unsure.remove(name)
+        if unsure and time.monotonic() > deadline:
+            raise _not_served(folder, cluster, picture, unsure)
+        if unsure:
+            time.sleep(PAUSE_S)
 
 
 def _joining(cluster: LocalCluster, member: LocalMember) -> list[str]:
@@ -325,9 +361,8 @@ def _check_free(name: str, address: str) -> None:
 
 
 def _wait_until_served(
-    folder: str, cluster: LocalCluster, started: list[str], tell: TellUser
+    folder: str, cluster: LocalCluster, started: list[str], deadline: float, tell: TellUser
 ) -> None:
-    deadline = time.monotonic() + UP_S_MAX
     up_at: float | None = None
     while True:
         picture = look(folder, cluster)
@@ -353,15 +388,22 @@ def _wait_until_served(
                 return
         if time.monotonic() > deadline:
             late = [name for name in picture.answers if not _serves(picture, name)]
-            show_logs(folder, cluster, late)
-            for line in blocks_text(blocks_of(picture, shares_of(picture), folder)):
-                tell_beside(line)
-            raise NotServedError(
-                f"after {UP_S_MAX:.0f} s {picture.partitions_served} of {cluster.partitions} "
-                f"partitions are served; not ready: {', '.join(late)}",
-                hint=_LOG_HINT,
-            )
+            raise _not_served(folder, cluster, picture, late)
         time.sleep(PAUSE_S)
+
+
+def _not_served(
+    folder: str, cluster: LocalCluster, picture: Picture, late: list[str]
+) -> NotServedError:
+    """Return the error for members that are not ready in time; show what they have printed."""
+    show_logs(folder, cluster, late)
+    for line in blocks_text(blocks_of(picture, shares_of(picture), folder)):
+        tell_beside(line)
+    return NotServedError(
+        f"after {UP_S_MAX:.0f} s {picture.partitions_served} of {cluster.partitions} "
+        f"partitions are served; not ready: {', '.join(late)}",
+        hint=_LOG_HINT,
+    )
 
 
 def _is_up(picture: Picture, started: Iterable[str], *, everybody: bool) -> bool:

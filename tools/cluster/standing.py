@@ -101,6 +101,8 @@ class MemberStatus:
     term: int
     coordinator: UUID | None
     majority: bool
+    stopping: bool
+    """Whether it was told to end, and is about to; False of a version that does not tell."""
     decided: int
     lease_us: int
     partitions: tuple[int, ...]
@@ -182,6 +184,7 @@ def status_of(view: Any, answer: Any) -> MemberStatus:
             term=answer["term"],
             coordinator=None if leading is None else UUID(bytes=leading),
             majority=answer["majority"],
+            stopping=bool(answer.get("stopping", False)),
             decided=answer["decided"],
             lease_us=answer["lease_us"],
             partitions=tuple(map(int, answer["partitions"])),
@@ -333,6 +336,16 @@ class Picture:
         """Tell whether the cluster has taken in a member as it runs now."""
         newest = self.newest
         return newest is not None and newest.boots.get(status.member) == status.boot
+
+    def stays(self, name: str) -> bool:
+        """Tell whether a member runs, as far as it knows, and is not about to end.
+
+        While nothing can be decided the cluster need not have taken it in.
+        """
+        status = self.answers[name].status
+        if status is None or status.stopping:
+            return False
+        return self.has_joined(status) or not self.majority
 
     def away(self, wanted: Callable[[MemberAnswer], bool] | None = None) -> list[str]:
         """Return the names of the members that do not answer, or of some of these."""
