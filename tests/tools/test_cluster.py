@@ -1201,6 +1201,25 @@ def test_a_member_whose_disk_is_lost_is_not_started_and_does_not_enter(
         assert f"process {process.pid} runs v1 still, whose directory" in done.stderr
 
 
+def test_who_was_declared_lost_has_left_and_is_not_lost_once_more(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was told that who is not there does not enter, and to start it, which is refused.
+    for there in (GROWN.without("n4"), GROWN):
+        write_cluster(str(tmp_path), there)
+        seen = replace(grown(lost_members=[N4.bytes]), cluster=there)
+        monkeypatch.setattr(commands, "look", lambda *_place, seen=seen: seen)
+        done = run("cluster", "baseline", "remove", tmp_path, "n4")
+        assert (done.exit_code, "n4 was declared lost" in done.stderr) == (7, True), done.stderr
+        assert "holds nothing to hand over" in done.stderr
+        assert f"next:  `tidelog cluster baseline show {tmp_path}` tells" in done.stderr
+        for sure in ((), ("--yes",)):
+            done = run("cluster", "lose", tmp_path, "n4", *sure)
+            told = "n4 was declared lost already: it never comes back\n"
+            assert (done.exit_code, done.stderr) == (0, told)
+        assert read_cluster(str(tmp_path)).member("n4").lost
+
+
 @pytest.mark.parametrize("others", [(), ("n2",)])
 def test_who_is_named_as_lost_has_to_be_a_member(
     run: Callable[..., Any], tmp_path: Path, others: tuple[str, ...]

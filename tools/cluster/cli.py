@@ -39,6 +39,7 @@ from .losing import (
     check_reset,
     choose_policy,
     declare_lost,
+    note_lost,
     reset_partition,
     told_losses,
 )
@@ -271,7 +272,11 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
     What only NODE had is lost then. A disk that turns up all the same is refused, and not touched.
     """
     found = found_cluster(directory)
-    found.member(node)
+    if look(directory, found).is_lost(found.member(node)):
+        with changing(directory):
+            note_lost(directory, found_cluster(directory), node)
+        note(settings_of(ctx), f"{node} was declared lost already: it never comes back")
+        return
     if not yes:
         raise RefusedError(
             f"if {node} is declared lost it never comes back, and what only it has is gone",
@@ -438,6 +443,12 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
     picture = look(directory, found)
     if wanted:
         check_may_come(directory, picture, found.member(node))
+    elif picture.is_lost(found.member(node)):
+        raise RefusedError(
+            f"{node} was declared lost: it has left, and holds nothing to hand over",
+            hint="`tidelog cluster baseline show "
+            f"{shlex.quote(directory)}` tells who votes, and who holds data.",
+        )
     seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
     if node in seats and seats[node].stage == "joining":
         raise UsageError(

@@ -96,7 +96,7 @@ def check_may_come(folder: str, picture: Picture, member: LocalMember) -> None:
     anew = "`tidelog server run --join`" if elsewhere else f"`tidelog cluster join {place}`"
     seats = {seat.member: seat for seat in seats_of(picture, shares_of(picture))}
     seat = seats.get(member.name)
-    if member.lost or (seat is not None and seat.stage == "lost"):
+    if picture.is_lost(member):
         raise RefusedError(
             f"{member.name} was declared lost: it never comes back",
             hint=f"Let a new member join: {anew}. What its disk has stays there.",

@@ -51,7 +51,12 @@ def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
         )
     said = f"{name} is not declared lost"
     ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
-    if member.directory:
+    note_lost(folder, cluster, name)
+
+
+def note_lost(folder: str, cluster: LocalCluster, name: str) -> None:
+    """Write down that a member was declared lost, if it is of the file of a directory."""
+    if cluster.member(name).directory:
         write_cluster(folder, cluster.without(name))
 
 

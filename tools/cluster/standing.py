@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.errors import ClusterError
-from .cluster_file import LocalCluster
+from .cluster_file import LocalCluster, LocalMember
 
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "member": (bytes,),
@@ -336,6 +336,10 @@ class Picture:
         """Tell whether the cluster has taken in a member as it runs now."""
         newest = self.newest
         return newest is not None and newest.boots.get(status.member) == status.boot
+
+    def is_lost(self, member: LocalMember) -> bool:
+        """Tell whether the disk of a member was declared lost, by the file or by who tells."""
+        return member.lost or (self.newest is not None and member.id in self.newest.lost_members)
 
     def stays(self, name: str) -> bool:
         """Tell whether a member runs, as far as it knows, and is not about to end.

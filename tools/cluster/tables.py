@@ -12,7 +12,6 @@ from typing import Any
 
 from .baseline import changes_text, seats_of
 from .blocks import Blocker
-from .cluster_file import LocalMember
 from .shares import Share
 from .standing import MemberAnswer, Picture
 
@@ -99,12 +98,6 @@ def blocks_text(blocks: Sequence[Blocker]) -> list[str]:
     return lines
 
 
-def _is_lost(picture: Picture, member: LocalMember) -> bool:
-    """Tell whether the disk of a member was declared lost, by the file or by who tells."""
-    newest = picture.newest
-    return member.lost or (newest is not None and member.id in newest.lost_members)
-
-
 def node_rows(picture: Picture) -> list[dict[str, Any]]:
     """Return a row for each member, with its counts beside the columns."""
     newest = picture.newest
@@ -115,7 +108,7 @@ def node_rows(picture: Picture) -> list[dict[str, Any]]:
         row: dict[str, Any] = {**dict.fromkeys(NODE_COLUMNS), "counts": {}}
         row |= {
             "name": member.name,
-            "state": "lost" if _is_lost(picture, member) else answer.state,
+            "state": "lost" if picture.is_lost(member) else answer.state,
             "votes": member.id in newest.baseline if newest else None,
             "pid": answer.pid or None,
             "address": member.address,
