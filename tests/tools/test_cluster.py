@@ -1116,6 +1116,23 @@ def test_a_member_of_the_file_that_nobody_knows_is_joining() -> None:
     assert line == "n4 is not known yet: `tidelog cluster join here n4`"
 
 
+def test_a_member_of_another_machine_is_started_there() -> None:
+    # `tidelog cluster start` was named, which is refused for addresses.
+    there, down = "tidelog://127.0.0.1:7400", MemberAnswer(pid=0)
+    found = picture(**(ALL | {"n3": down}))
+    shares = shares_of(found)
+    told = [block.next for block in blocks_of(found, shares, there)]
+    told += advice(seats_of(found, shares), there)
+    failed = picture(**(ALL | {"n1": up(said(N1, [0, 3], log_failure="it is full"))}))
+    told += [block.next for block in blocks_of(failed, shares_of(failed), there)]
+    nobody = picture(**dict.fromkeys(ALL, down))
+    told += [block.next for block in blocks_of(nobody, (), there)]
+    assert len(told) == 4
+    for line in told:
+        assert "`tidelog server run DIR` on the machine of " in line
+        assert not re.search("cluster (start|kill|up)", line)
+
+
 def test_only_who_votes_counts_for_a_majority() -> None:
     found = grown((N1,), voters=[])
     assert found.voting == ["n1"]

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+from .cluster_file import start_text
 from .shares import Share
 from .standing import MemberStatus, Picture
 
@@ -138,7 +139,7 @@ def advice(seats: Sequence[Seat], folder: str) -> list[str]:
             )
         elif seat.stage == "in" and seat.state == "down":
             lines.append(
-                f"{name} is away, and its vote is missing: `tidelog cluster start {place} {name}`; "
+                f"{name} is away, and its vote is missing: {start_text(folder, name)}; "
                 f"if its disk is gone, `tidelog cluster lose {place} {name}`"
             )
     return lines

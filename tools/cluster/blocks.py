@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ...engine.system.layout import SERVER_LOG_NAME
+from .cluster_file import ELSEWHERE, start_text
 from .shares import Share
 from .standing import Picture
 
@@ -110,7 +111,9 @@ def _nobody(picture: Picture, folder: str) -> Blocker:
         kind="majority",
         members=tuple(picture.answers),
         text="no member runs",
-        next=f"`tidelog cluster up --dir {shlex.quote(folder)}`",
+        next="`tidelog server run DIR` on the machine of each member, with its directory"
+        if folder.startswith(ELSEWHERE)
+        else f"`tidelog cluster up --dir {shlex.quote(folder)}`",
     )
 
 
@@ -414,7 +417,7 @@ def _start(picture: Picture, names: Sequence[str], folder: str) -> str:
     gone = picture.gone(names)
     down = [name for name in names if picture.state_of(name) == "down" and name not in gone]
     if down:
-        return f"`tidelog cluster start {shlex.quote(folder)} {down[0]}`"
+        return start_text(folder, down[0])
     if len(gone) == len(names):
         return _lose(gone, folder)
     silent = next(name for name in names if name not in gone)
@@ -435,8 +438,9 @@ def _lose(gone: Sequence[str], folder: str) -> str:
 
 
 def _again(name: str, folder: str) -> str:
-    place = f"{shlex.quote(folder)} {name}"
-    return f"`tidelog cluster kill {place}`, `tidelog cluster start {place}`"
+    if folder.startswith(ELSEWHERE):
+        return f"`kill` its process there, then {start_text(folder, name)}"
+    return f"`tidelog cluster kill {shlex.quote(folder)} {name}`, {start_text(folder, name)}"
 
 
 def _seconds(picture: Picture, name: str) -> str:

@@ -31,7 +31,7 @@ from .baseline import (
     seats_of,
 )
 from .blocks import blocks_about
-from .cluster_file import check_is_here, read_cluster
+from .cluster_file import check_is_here, read_cluster, start_text
 from .elsewhere import found_cluster
 from .growing import check_may_come, newcomer_of, wait_until, want
 from .losing import (
@@ -280,8 +280,8 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
     if not yes:
         raise RefusedError(
             f"if {node} is declared lost it never comes back, and what only it has is gone",
-            hint=f"If its disk may be read again, start it: `tidelog cluster start "
-            f"{shlex.quote(directory)} {node}`. If not, give --yes.",
+            hint=f"If its disk may be read again, start it: {start_text(directory, node)}. If not, "
+            "give --yes.",
         )
     with changing(directory):
         declare_lost(directory, found_cluster(directory), node)
@@ -458,7 +458,7 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
     if wanted and picture.state_of(node) != "up":
         raise UsageError(
             f"{node} does not run, and who is not there does not enter",
-            hint=f"Start it: `tidelog cluster start {shlex.quote(directory)} {node}`.",
+            hint=f"Start it: {start_text(directory, node)}.",
         )
     want(directory, found, node, wanted)
     stage = "in" if wanted else "out"

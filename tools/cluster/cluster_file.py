@@ -210,6 +210,13 @@ def check_is_here(folder: str) -> None:
         )
 
 
+def start_text(folder: str, name: str) -> str:
+    """Return the command that starts a member, for a sentence; elsewhere it is for its machine."""
+    if folder.startswith(ELSEWHERE):
+        return f"`tidelog server run DIR` on the machine of {name}, with its directory"
+    return f"`tidelog cluster start {shlex.quote(folder)} {name}`"
+
+
 def read_cluster(folder: str) -> LocalCluster:
     """Return what the file in a directory says."""
     check_is_here(folder)

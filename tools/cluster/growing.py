@@ -28,7 +28,7 @@ from ...engine.system.layout import MANIFEST_NAME
 from ..server.members import check_member_name, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from .baseline import Seat, changes_text, is_settled, seats_of
-from .cluster_file import ELSEWHERE, LocalCluster, LocalMember, write_cluster
+from .cluster_file import ELSEWHERE, LocalCluster, LocalMember, start_text, write_cluster
 from .elsewhere import found_cluster
 from .running import HOST, TellUser, ask_somebody, check_ended, free_ports, look, show_logs
 from .shares import Share, shares_of
@@ -208,5 +208,5 @@ def _check_comes(
             show_logs(folder, cluster, [seat.member])
         raise ClusterError(
             f"{seat.member} does not run, and who is not there does not enter",
-            hint=f"Start it: `tidelog cluster start {shlex.quote(folder)} {seat.member}`.",
+            hint=f"Start it: {start_text(folder, seat.member)}.",
         )
