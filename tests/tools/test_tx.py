@@ -149,6 +149,18 @@ def test_how_it_is_to_end_has_to_be_said(run: Callable[..., Any], tmp_path: Path
     assert "say how it is to end" in done.stderr
 
 
+@pytest.mark.parametrize("flags", [("--rollback", "--commit"), ("--commit", "--rollback")])
+def test_it_cannot_end_in_both_ways(
+    run: Callable[..., Any], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    # The last flag counted, and it ended so for good.
+    write_cluster(str(tmp_path), ONE)
+    done = run("tx", "resolve", tmp_path, "ab" * 16, *flags, "--yes")
+    assert done.exit_code == 2
+    assert "--commit and --rollback exclude each other" in done.stderr
+    assert "next:  Give --commit, by which" in done.stderr
+
+
 def test_where_nobody_runs_nothing_is_told_of_transactions(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -174,20 +174,21 @@ def outcome(ctx: click.Context, directory: str, tx_id: str, home: int | None, fo
 @tx.command()
 @store_argument("directory")
 @click.argument("tx_id", metavar="ID")
-@click.option("--commit/--rollback", "commits", default=None, help="How it ends.")
+@click.option("--commit", "commits", is_flag=True, help="It ends as committed.")
+@click.option("--rollback", "rolls_back", is_flag=True, help="It ends as rolled back.")
 @click.option("--yes", is_flag=True, help="Who is away may have told something else.")
 @click.pass_context
 def resolve(
-    ctx: click.Context, directory: str, tx_id: str, commits: bool | None, yes: bool
+    ctx: click.Context, directory: str, tx_id: str, commits: bool, rolls_back: bool, yes: bool
 ) -> None:
     """End the transaction ID, which is in doubt: a partition of it has no primary.
 
     All partitions obey, those that are away as soon as they are back, and the losses list it.
     """
     found, name = found_cluster(directory), _id_of(tx_id)
-    if commits is None:
+    if commits == rolls_back:
         raise UsageError(
-            "say how it is to end",
+            "--commit and --rollback exclude each other" if commits else "say how it is to end",
             hint="Give --commit, by which what is away may lack its part; or --rollback, by which "
             "a client may have been told that it had committed.",
         )
