@@ -388,6 +388,25 @@ def test_who_is_not_of_the_topology_any_more_is_about_to_end_unless_nothing_is_d
     assert picture(**alone).stays("n2")
 
 
+def test_a_member_whose_port_somebody_has_is_not_started(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    # Nobody answers there: it was started, ended, and its log spoke of an option of `server run`.
+    place = tmp_path / "c"
+    place.mkdir()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = address_text(taken.getsockname())
+        [member] = described(str(place), 1, 4, 7400).members
+        moved = replace(read_cluster(str(place)), members=(replace(member, address=address),))
+        write_cluster(str(place), moved)
+        done = run("cluster", "up", "--dir", place)
+    assert done.exit_code == 7
+    assert f"n1 cannot be started: somebody else has the port of {address}" in done.stderr
+    assert "`tidelog cluster up --base-port`" in done.stderr
+    assert not (place / "n1" / SERVER_LOG_NAME).exists()
+
+
 def test_of_a_log_the_last_lines_are_shown(tmp_path: Path) -> None:
     assert end_of_log(str(tmp_path)) == []
     lines = [f"line {number} " + "x" * 100 for number in range(1000)]

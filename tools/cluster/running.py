@@ -181,12 +181,8 @@ def free_ports(first: int, count: int) -> list[int]:
     """Return so many ports on loopback that nobody listens at, the first one if it is free."""
     found: list[int] = []
     for port in range(first, min(first + PORTS_TRIED, 1 << 16)):
-        with socket.socket() as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                attempt.bind((HOST, port))
-            except OSError:
-                continue
+        if not _can_listen(port):
+            continue
         found.append(port)
         if len(found) == count:
             return found
@@ -194,6 +190,16 @@ def free_ports(first: int, count: int) -> list[int]:
         f"{HOST} has fewer than {count} free ports from {first} on",
         hint="Give another --base-port.",
     )
+
+
+def _can_listen(port: int) -> bool:
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> None:
@@ -352,11 +358,18 @@ def _joining(cluster: LocalCluster, member: LocalMember) -> list[str]:
 
 
 def _check_free(name: str, address: str) -> None:
-    """Raise ``RefusedError`` if somebody else answers where a member is to listen."""
-    with suppress(OSError), socket.create_connection(parsed_address(address), ANSWER_S_MAX):
+    """Raise ``RefusedError`` if somebody else answers, or may, where a member is to listen."""
+    host, port = parsed_address(address)
+    with suppress(OSError), socket.create_connection((host, port), ANSWER_S_MAX):
         raise RefusedError(
             f"{name} cannot be started: somebody else listens at {address}",
             hint="End that process. Of a cluster and a copy of its directory only one can run.",
+        )
+    if host == HOST and not _can_listen(port):
+        raise RefusedError(
+            f"{name} cannot be started: somebody else has the port of {address}",
+            hint="End that process: a member keeps its address. A new cluster, in another "
+            "directory, takes other ports: `tidelog cluster up --base-port`.",
         )
 
 
