@@ -1051,6 +1051,10 @@ def grown(
     return picture_of(GROWN, {"n1": there} | dict.fromkeys(("n2", "n3", "n4", "v1"), SILENT))
 
 
+RUNNING = replace(grown(), answers={name: grown().answers["n1"] for name in grown().answers})
+"""The same as everybody answers."""
+
+
 def stages(found: Picture) -> dict[str, str]:
     return {seat.member: seat.stage for seat in seats_of(found, shares_of(found))}
 
@@ -1267,6 +1271,57 @@ def test_who_is_named_as_lost_has_to_be_a_member(
     assert (done.exit_code, "there is no member 'zz'" in done.stderr) == (4, True)
     assert "next:  The members are n1, n2, n3." in done.stderr
     assert read_cluster(str(tmp_path)) == THREE
+
+
+@pytest.mark.parametrize(
+    ("command", "at", "goes_on"),
+    [
+        ("up --dir DIR", "start_members", "the members that it has started have ended again; what"),
+        ("start DIR n1", "start_members", "the members that it has started have ended again; what"),
+        (
+            "down DIR",
+            "end_members",
+            "the members go on ending by themselves; the same command waits",
+        ),
+        ("join DIR n4", "start_members", "the members that it has started have ended again; what"),
+        (
+            "join DIR n4",
+            "wait_until",
+            "what was asked for goes on by itself; `tidelog cluster base",
+        ),
+        ("baseline remove DIR n4", "wait_until", "what was asked for goes on by itself; `tidelog"),
+        (
+            "baseline add DIR n4",
+            "wait_until",
+            "what was asked for goes on by itself; `tidelog clus",
+        ),
+    ],
+)
+def test_who_interrupts_is_told_what_goes_on(
+    run: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    at: str,
+    goes_on: str,
+) -> None:
+    write_cluster(str(tmp_path), GROWN)
+    for name in ("n4", "v1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST_NAME).touch()
+
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("start_members", "make_members", "want"):
+        monkeypatch.setattr(commands, name, lambda *_arguments: None)
+    for module in (commands, growing):
+        monkeypatch.setattr(module, "look", lambda *_place: RUNNING)
+    monkeypatch.setattr(commands, at, interrupted)
+    done = run("cluster", *(tmp_path if word == "DIR" else word for word in command.split()))
+    assert done.exit_code == 130
+    assert done.stderr.startswith(f"interrupted: {goes_on}")
+    assert len(done.stderr.split("\n")) == 3, "one line, and click's empty one"
 
 
 @pytest.mark.parametrize("command", ["partitions", "exchanges", "gaps", "baseline show"])

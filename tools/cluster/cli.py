@@ -4,6 +4,7 @@ Invariants:
 
 - Each command can be given again: what is so already is told, and the command ends with 0.
 - ``down`` and ``kill`` leave all data; nothing here removes any.
+- Who interrupts one that waits is told what goes on by itself.
 
 Left out: members on other machines (``tidelog server``).
 """
@@ -24,7 +25,7 @@ from ...affinity.rows import REPLICAS_MAX
 from ...affinity.topology import LOSS_POLICIES, LossPolicy
 from ..shell.commands import PATH, LazyGroup, settings_of, store_argument
 from ..shell.exits import RefusedError
-from ..shell.terminal import note
+from ..shell.terminal import note, telling_if_interrupted
 from . import showing
 from .baseline import (
     Seat,
@@ -63,6 +64,14 @@ from .shares import shares_of
 MEMBERS, MEMBERS_MAX = 3, 32
 PARTITIONS = 64
 BASE_PORT = 7400
+
+_ENDED_AGAIN = (
+    "interrupted: the members that it has started have ended again; what was made stays, and the "
+    "same command goes on with it"
+)
+_ENDING = (
+    "interrupted: the members go on ending by themselves; the same command waits until they have"
+)
 
 
 @click.group(cls=LazyGroup)
@@ -148,8 +157,9 @@ def up(
                 hint="Leave the option out, or name another directory.",
             )
         names = made_members(folder, found, partial(note, settings))
-        make_members(folder, found, names)
-        start_members(folder, names, partial(note, settings))
+        with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
+            make_members(folder, found, names)
+            start_members(folder, names, partial(note, settings))
     addresses = ",".join(member.address for member in found.members)
     click.echo(f"up: tidelog://{addresses}")
     note(settings, f"connect to it with tidelog.connect({folder!r})")
@@ -214,8 +224,9 @@ def start(ctx: click.Context, directory: str, node: str) -> None:
     found.member(node)
     with changing(directory):
         check_may_come(directory, look(directory, found), found.member(node))
-        make_members(directory, found, [node])
-        start_members(directory, [node], partial(note, settings_of(ctx)))
+        with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
+            make_members(directory, found, [node])
+            start_members(directory, [node], partial(note, settings_of(ctx)))
 
 
 @cluster.command()
@@ -224,7 +235,7 @@ def start(ctx: click.Context, directory: str, node: str) -> None:
 def down(ctx: click.Context, directory: str) -> None:
     """End all members in order, with `kill -9` for whoever does not; all data stays."""
     read_cluster(directory)
-    with changing(directory):
+    with changing(directory), telling_if_interrupted(lambda: [_ENDING]):
         end_members(directory, partial(note, settings_of(ctx)))
 
 
@@ -249,8 +260,10 @@ def join(
     with changing(directory):
         found = read_cluster(directory)
         member = newcomer_of(directory, found, name, voter=voter, base_port=base_port)
-        start_members(directory, [member.name], tell)
-    seat = wait_until(directory, member.name, _has_come, tell)
+        with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
+            start_members(directory, [member.name], tell)
+    with telling_if_interrupted(lambda: [_goes_on(directory)]):
+        seat = wait_until(directory, member.name, _has_come, tell)
     place = shlex.quote(directory)
     if seat.votes:
         tell(f"{seat.member} votes, and holds {_held(seat)}")
@@ -463,7 +476,15 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
     want(directory, found, node, wanted)
     stage = "in" if wanted else "out"
     tell = partial(note, settings_of(ctx))
-    return wait_until(directory, node, lambda seat: seat.stage == stage, tell)
+    with telling_if_interrupted(lambda: [_goes_on(directory)]):
+        return wait_until(directory, node, lambda seat: seat.stage == stage, tell)
+
+
+def _goes_on(directory: str) -> str:
+    return (
+        "interrupted: what was asked for goes on by itself; `tidelog cluster baseline show "
+        f"{shlex.quote(directory)}` tells how far it is"
+    )
 
 
 def _has_come(seat: Seat) -> bool:
