@@ -1095,6 +1095,12 @@ def test_a_member_that_was_declared_lost_has_a_row_that_says_so() -> None:
     assert [row["state"] for row in node_rows(by_others)].count("lost") == 1
 
 
+def test_the_process_of_a_member_of_another_machine_is_not_known() -> None:
+    # It was -1.
+    n2 = replace(up(said(N2, [1])), pid=running.PID_ELSEWHERE)
+    assert [row["pid"] for row in node_rows(picture(**(ALL | {"n2": n2})))] == [17, None, 17]
+
+
 def test_who_waits_to_be_asked_for_is_told_how() -> None:
     found = grown(auto_join=False)
     assert stages(found)["n4"] == "waiting"

@@ -110,7 +110,7 @@ def node_rows(picture: Picture) -> list[dict[str, Any]]:
             "name": member.name,
             "state": "lost" if picture.is_lost(member) else answer.state,
             "votes": member.id in newest.baseline if newest else None,
-            "pid": answer.pid or None,
+            "pid": answer.pid if answer.pid > 0 else None,
             "address": member.address,
             "problem": answer.problem,
         }
