@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import Protocol, TypeVar, TypeVarTuple, Unpack
 
-from ...affinity.errors import TidelogError, UsageError
+from ...affinity.errors import DeadlineError, TidelogError, UsageError
 from ..api.attempts import Chance, Retries, check_callable
 from ..api.choices import TransactionOptions
 from .loops import Loop
@@ -86,10 +86,12 @@ class Attempts(AsyncIterator[Attempt]):
         count: int,
         deadline: float | None,
         options: TransactionOptions,
+        late: Callable[[DeadlineError], None] | None = None,
     ) -> None:
+        """``late`` is as in ``Retries``."""
         self._store = store
         now = store.writer().now
-        self._retries = Retries("async with", count, deadline, options, now)
+        self._retries = Retries("async with", count, deadline, options, now, late)
         self._pause = 0.0
 
     async def __anext__(self) -> Attempt:

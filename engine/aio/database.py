@@ -209,9 +209,10 @@ class Database:
         """Return a fresh transaction id, for ``transaction(id=...)``."""
         return self._session.handle().new_id()
 
-    async def outcome(self, tx_id: bytes) -> Outcome:
+    async def outcome(self, tx_id: bytes, *, home: int | None = None) -> Outcome:
         """Tell what became of a transaction; see ``tidelog.Database.outcome``."""
-        return await self._session.workers.run(partial(self._session.handle().outcome, tx_id))
+        handle = self._session.handle()
+        return await self._session.workers.run(partial(handle.outcome, tx_id, home=home))
 
     # -------------------------------------------------------------- snapshots
 

@@ -118,7 +118,9 @@ class Retries:
         deadline: float | None,
         options: TransactionOptions,
         now: Callable[[], float],
+        late: Callable[[DeadlineError], None] | None = None,
     ) -> None:
+        """``late`` is told of an error of the deadline, if the user has not given that."""
         if type(count) is not int or count < 1:
             raise UsageError(f"attempts={count!r} is not a positive number")
         self.number = 0
@@ -132,6 +134,7 @@ class Retries:
         self._count = count
         self._options = options
         self._now = now
+        self._late = late
         self._end = None if deadline is None else now() + checked_seconds("deadline", deadline)
 
     def next(self) -> Plan:
@@ -149,6 +152,8 @@ class Retries:
         If the transaction has ``ended`` before that, as the work did that itself, and may have
         committed, it is not made again: it would take effect twice.
         """
+        if isinstance(error, DeadlineError) and self._late is not None:
+            self._late(error)
         if isinstance(error, DeadlineError) and self._earlier is not None:
             error.args = (f"{error}; the attempt before it: {self._earlier}",)
         if not isinstance(error, TidelogError) or not error.retryable:

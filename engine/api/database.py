@@ -23,7 +23,7 @@ from ...affinity.errors import (
     TidelogError,
 )
 from ..codecs import registry as codecs
-from ..commit.outcomes import Outcome
+from ..commit.outcomes import Outcome, check_receipt_home
 from ..store.place import place_of
 from ..store.statistics import Statistics, collect
 from ..system.disk_errors import translated_disk
@@ -239,14 +239,16 @@ class Database:
         """
         return self._session.outcomes.new_id()
 
-    def outcome(self, tx_id: bytes) -> Outcome:
+    def outcome(self, tx_id: bytes, *, home: int | None = None) -> Outcome:
         """Tell what became of a transaction.
 
         ``committed``, ``rolled_back`` (it never took effect), ``pending`` (on its way in another
         thread, or a sync failed: the next open will know), or ``too_old`` (the log that would tell
-        is gone).
+        is gone).  ``home`` is that of its receipt, for programs that serve clusters, too: a store
+        finds its transactions without.
         """
         self._check_open()
+        check_receipt_home(home, self.partitions)
         return self._session.outcomes.outcome(tx_id)
 
     # -------------------------------------------------------------- snapshots

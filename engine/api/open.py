@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
 
 from ...affinity.errors import AlreadyOpenError, CodecError, UsageError
-from ..codecs.registry import Codec, ValueCodec, as_codec
+from ..codecs.registry import ValueCodec, given_codecs
 from ..store.opening import OpenStore, open_store
 from ..store.options import GivenOptions, Options
 from ..store.place import IN_MEMORY, place_of
@@ -275,7 +275,7 @@ def _open_writing(
 ) -> Database:
     """Open a store for writing; ``named`` tells that any process finds it by its path."""
     choice("durability", durability, Durability)
-    given = _given(codecs)
+    given = given_codecs(codecs)
     store: OpenStore | None = None
     try:
         with translated_disk(f"opening {place}"):
@@ -345,7 +345,7 @@ def _open_reading(
             from .read_only import ReadOnlyDatabase
             from .read_session import ReadSession
 
-            options, given = _options(limits), _given(codecs)
+            options, given = _options(limits), given_codecs(codecs)
             session = _at_last(environment, lambda: ReadSession(environment, place, options, given))
             if named:
                 way = WayBack(reopened, reopened_map, place, True, dict(limits))
@@ -355,17 +355,6 @@ def _open_reading(
         if session is not None:
             session.close()
         raise
-
-
-def _given(codecs: Iterable[ValueCodec[Any]]) -> list[Codec[Any]]:
-    """Return the codecs that a caller gave; ``UsageError`` for what is not a list of codecs."""
-    try:
-        items = iter(codecs)
-    except TypeError:
-        raise UsageError(
-            f"codecs={codecs!r} is not a list of codecs", hint="Give a list: `codecs=[...]`."
-        ) from None
-    return [as_codec(codec) for codec in items]
 
 
 def _options(limits: GivenOptions) -> Options:

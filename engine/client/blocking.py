@@ -18,7 +18,7 @@ from ..api.choices import Durability, Isolation, Mode, TransactionOptions, check
 from ..api.maps import Map, map_of
 from ..api.transaction_session import checked_tx_id
 from ..api.transactions import Transaction
-from ..codecs.registry import ValueCodec
+from ..codecs.registry import ValueCodec, given_codecs
 from ..commit.outcomes import Outcome
 from ..data.namespaces import not_copied
 from ..system.environment import Environment
@@ -294,7 +294,7 @@ def connect_with(
         place,
         environment,
         checked_seconds("timeout", timeout),
-        tuple(codecs),
+        given_codecs(codecs),
         choice("read_from", read_from, ReadFrom),
     )
     database = ClusterDatabase(session)

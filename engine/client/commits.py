@@ -22,7 +22,8 @@ from ...affinity.errors import (
     UsageError,
 )
 from ..commit.entries import Receipt
-from ..commit.outcomes import Outcome, home_of, is_of_client
+from ..commit.outcomes import Outcome, check_receipt_home, home_of, is_of_client
+from .lateness import late_hint
 from .routing import (
     PAUSE_S,
     AgainError,
@@ -151,8 +152,7 @@ def asked_outcome(cluster: Cluster, tx_id: bytes, home: int | None, until: float
         yield from served(cluster, Job((), "status", (), until))
     view = cluster.view
     assert view is not None, "who answers tells of it"
-    if home is not None and home not in range(len(view.primaries)):
-        raise UsageError(f"home={home!r} is not one of the {len(view.primaries)} partitions")
+    check_receipt_home(home, len(view.primaries))
     automatic = is_of_client(tx_id, cluster.store)
     if automatic and home is None:
         raise UsageError(
@@ -174,7 +174,7 @@ def _rested(error: AgainError, pause: float, until: float) -> Steps[float]:
     if error.now >= until:
         raise DeadlineError(
             f"a transaction was not committed within the time that was given: {error}",
-            hint="Give a longer `timeout` to `tidelog.connect`, or let fewer write the same keys.",
+            hint=late_hint("let fewer write the same keys", error.advice),
         )
     yield Pause(min(pause, until - error.now))
     return min(2 * pause, AGAIN_PAUSE_S_MAX)

@@ -21,7 +21,7 @@ from typing import Any
 from ...affinity.errors import DeadlineError, RolledBackError, TidelogError
 from ...affinity.partitions import partition_of, partitions_of
 from ..data.namespaces import Namespace
-from ..net.failures import error_of
+from .lateness import advice_in, late_hint, told_error
 from .reads import FoundColumns, got
 from .routing import (
     COMING_S_MAX,
@@ -188,7 +188,10 @@ class ClientLocks:
             event = yield Ask(member, "lock", asked, until)
             while type(event) is Quiet:
                 if event.now >= until:
-                    raise DeadlineError("no answer to a lock within the time that was given")
+                    raise DeadlineError(
+                        "no answer to a lock within the time that was given",
+                        hint=late_hint("look at the members"),
+                    )
                 if not (yield from is_there(self._cluster, member, until, event.now)):
                     raise _lost("the member that kept it has gone")
                 event = yield Listen(member, until)
@@ -197,10 +200,11 @@ class ClientLocks:
             if not isinstance(event, Failed):
                 raise _lost(getattr(event, "reason", "it was not reached"))
             if event.code not in (REMAP, WAIT):
-                raise error_of(event.code, event.message, event.fields)
+                raise told_error(event.code, event.message, event.fields)
             if event.now >= until:
                 raise DeadlineError(
-                    f"a lock was not there within the time that was given: {event.message}"
+                    f"a lock was not there within the time that was given: {event.message}",
+                    hint=late_hint("look at the members", advice_in(event.fields)),
                 )
             yield Pause(min(pause, until - event.now))
             pause = min(2 * pause, COMING_S_MAX)

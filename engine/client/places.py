@@ -35,6 +35,8 @@ def place_of_cluster(where: str | os.PathLike[str]) -> ClusterPlace:
     given = os.fspath(where) if isinstance(where, os.PathLike) else where
     if not isinstance(given, str):
         raise UsageError(f"a cluster is named by text, not by {given!r}", hint=_FORMS)
+    if not given:
+        raise UsageError("the name of the cluster is empty", hint=_FORMS)
     if given.startswith(UNIX):
         return ClusterPlace(given, (_checked(given.removeprefix(UNIX)),))
     if given.startswith(TCP):

@@ -40,7 +40,7 @@ from ...affinity.errors import (
     TidelogError,
 )
 from ..commit.outcomes import Outcome
-from ..net.failures import error_of
+from .lateness import advice_in, late_hint, told_error
 from .views import ClusterView, MemberView, view_of
 
 T = TypeVar("T")
@@ -164,9 +164,11 @@ class AnswerLostError(Exception):
 class AgainError(Exception):
     """A request had no effect; it may be made again under another id."""
 
-    def __init__(self, reason: str, now: float) -> None:
+    def __init__(self, reason: str, now: float, advice: str = "") -> None:
         super().__init__(reason)
         self.now = now
+        self.advice = advice
+        """What to do if that goes on."""
 
 
 class SplitError(Exception):
@@ -273,6 +275,8 @@ class _Search:
         self.minority = False
         """Whether that member reaches no majority, so that it cannot tell who is away."""
         self.reason = ""
+        self.advice = ""
+        """What to do about it, as the member said that has refused last."""
         self.greeted = ""
         """The address of who has confirmed it, if it had to be asked for."""
         self.tried: dict[str, str] = {}
@@ -304,7 +308,7 @@ class _Search:
             told = f": {self.reason}" if self.reason else ""
             return DeadlineError(
                 f"no answer from the cluster within the time that was given{told}",
-                hint="Give a longer `timeout` to `tidelog.connect`, or look at the members.",
+                hint=late_hint("look at the members", self.advice),
             )
         return NotEnoughMembersError(f"no member of the cluster was reached ({places})")
 
@@ -376,21 +380,21 @@ def served(cluster: Cluster, job: Job, first: Tried | None = None) -> Steps[Any]
             return event.value
         if isinstance(event, Failed):
             search.fresh, search.minority = True, False
-            search.reason = event.message or event.code
+            search.reason, search.advice = event.message or event.code, advice_in(event.fields)
             if job.once and event.code == CommitUnknownError.code:
                 raise AnswerLostError(search.reason, event.now)
             if event.code == AGAIN:
-                raise AgainError(search.reason, event.now)
+                raise AgainError(search.reason, event.now, search.advice)
             if event.code == NotEnoughMembersError.code:
                 now = yield from search.looked(event.now, member.id)
                 # Who has a majority will take over from a member that has none.
                 told = not search.fresh or (search.minority and _still(cluster, job, member))
                 if told and not job.patient:
-                    raise error_of(event.code, event.message, event.fields)
+                    raise told_error(event.code, event.message, event.fields)
             elif job.patient and event.code == PartitionUnavailableError.code:
                 now = event.now
             elif event.code not in (REMAP, WAIT):
-                raise error_of(event.code, event.message, event.fields)
+                raise told_error(event.code, event.message, event.fields)
             else:
                 now = event.now
         else:

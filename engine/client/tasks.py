@@ -30,7 +30,7 @@ from ..api.attempts import ATTEMPTS
 from ..api.choices import Durability, Isolation, Mode, TransactionOptions, checked_seconds, choice
 from ..api.inside import Blocks
 from ..api.transaction_session import checked_tag, checked_tx_id
-from ..codecs.registry import ValueCodec
+from ..codecs.registry import ValueCodec, given_codecs
 from ..commit.entries import Receipt, leaves_doubt, state_of
 from ..commit.outcomes import Outcome
 from ..data.decisions import KEEP, Decide
@@ -49,6 +49,7 @@ from .changes import SeenRange, TransactionContent
 from .commits import asked_outcome
 from .copies import ReadFrom, way_of
 from .ids import Ids
+from .lateness import of_timeout, within
 from .links import LoopLinks
 from .locking import ClientLocks
 from .places import ClusterPlace, place_of_cluster
@@ -213,7 +214,8 @@ class ClusterLoopSession:
         """Yield attempts, which take no longer together than a call may."""
         self.check_open()
         seconds = self.links.timeout if deadline is None else deadline
-        return Attempts(_AttemptsPlace(self), attempts, seconds, options)
+        late = of_timeout if deadline is None else None
+        return Attempts(_AttemptsPlace(self), attempts, seconds, options, late)
 
     # -------------------------------------------------------------- end
 
@@ -414,9 +416,8 @@ class ClusterReach:
             )
         self._busy = True
         try:
-            until = self._session.links.until()
-            end = until if self._deadline is None else min(until, self._deadline)
-            return await self._session.links.carry(steps(end))
+            links = self._session.links
+            return await links.carry(within(steps, links.until(), self._deadline))
         finally:
             self._busy = False
 
@@ -728,7 +729,7 @@ async def connect_with(
         environment,
         running_loop(),
         checked_seconds("timeout", timeout),
-        tuple(codecs),
+        given_codecs(codecs),
         choice("read_from", read_from, ReadFrom),
     )
     database = ClusterTasksDatabase(session)

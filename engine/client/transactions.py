@@ -27,6 +27,7 @@ from ..data.scan import Pair
 from ..store.open_state import OpenState
 from .actions import about
 from .changes import TransactionContent
+from .lateness import of_timeout, within
 from .lines import Line, Lines
 from .locking import ClientLocks
 from .routing import Cluster, Steps
@@ -231,8 +232,7 @@ class ClusterTransaction:
 
     def _run(self, steps: Callable[[float], Steps[T]]) -> T:
         lines = self._session.lines
-        until = lines.until()
-        made = steps(until if self._deadline is None else min(until, self._deadline))
+        made = within(steps, lines.until(), self._deadline)
         if self._locks is None:
             return lines.carry(made)
         self._line = self._line or lines.keep()
@@ -323,7 +323,8 @@ def cluster_attempts(
     See ``api.attempts``.
     """
     seconds = session.lines.timeout if deadline is None else deadline
-    retries = Retries("with", count, seconds, options, session.now)
+    late = of_timeout if deadline is None else None
+    retries = Retries("with", count, seconds, options, session.now, late)
     earlier: ClusterTransaction | None = None
     while True:
         plan = retries.next()

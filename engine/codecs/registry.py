@@ -27,7 +27,7 @@ from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from ...affinity.errors import CodecError
+from ...affinity.errors import CodecError, UsageError
 from . import (
     decimals as decimal_codecs,
     documents as document_codecs,
@@ -364,6 +364,17 @@ def as_codec(codec: ValueCodec[T]) -> Codec[T]:
             hint="Give it a name of its own, such as `acme.money`.",
         )
     return codec
+
+
+def given_codecs(codecs: Iterable[ValueCodec[Any]]) -> list[Codec[Any]]:
+    """Return the codecs that a caller gave; ``UsageError`` for what is not a list of codecs."""
+    try:
+        items = iter(codecs)
+    except TypeError:
+        raise UsageError(
+            f"codecs={codecs!r} is not a list of codecs", hint="Give a list: `codecs=[...]`."
+        ) from None
+    return [as_codec(codec) for codec in items]
 
 
 def _codec_of(codec: ValueCodec[T]) -> Codec[T]:

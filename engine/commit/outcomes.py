@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 
 import msgpack
 
-from ...affinity.errors import CorruptDataError
+from ...affinity.errors import CorruptDataError, UsageError
 from ...affinity.partitions import Space, partition_of
 from ..data.namespaces import OUTCOMES
 from ..data.stored import pack_prefix
@@ -77,6 +77,15 @@ def dated_id(time: int, fresh: bytes, store_id: bytes, *, given: bool = True) ->
 def empty_id(prefix: bytes, number: int) -> bytes:
     """Return the automatic id of a transaction that wrote nothing, of which no log knows."""
     return prefix + (_EMPTY | number).to_bytes(8, "big")
+
+
+def check_receipt_home(home: int | None, partitions: int) -> None:
+    """Raise ``UsageError`` for what cannot be the ``home`` of a receipt."""
+    if home is not None and (type(home) is not int or home not in range(partitions)):
+        raise UsageError(
+            f"home={home!r} is not one of the {partitions} partitions, 0 to {partitions - 1}",
+            hint="Give the `home` of the receipt, or of the error, that has the id.",
+        )
 
 
 def is_automatic(tx_id: bytes) -> bool:

@@ -48,7 +48,7 @@ class ClientRequest:
     def fail(self, error: Exception) -> None:
         """Answer it with an error."""
         if isinstance(error, RoutedError):
-            failure = Failure(error.answer, str(error), {})
+            failure = Failure(error.answer, str(error), error.fields)
         else:
             failure = failure_of(error)
         self.connection.send(FAILURE.message(self.number, *failure))

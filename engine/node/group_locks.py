@@ -41,6 +41,11 @@ HELD_S_MAX = 1.0
 TURN_S_MAX = 5.0
 """Seconds that it waits for its turn: who comes again is the last in the queue."""
 
+LOCKED_HINT = (
+    "If something stays locked, `tidelog tx pending` tells whether a transaction in doubt has it "
+    "locked, and what to do."
+)
+
 Handler = Callable[[ClientRequest], None]
 
 
@@ -300,4 +305,4 @@ def _come_again(request: ClientRequest) -> None:
 
 def is_locked() -> RoutedError:
     """Return the answer for keys of a transaction whose outcome is not known yet."""
-    return RoutedError("wait", "another transaction has keys of this locked")
+    return RoutedError("wait", "another transaction has keys of this locked", LOCKED_HINT)

@@ -320,7 +320,7 @@ class Near:
         if isinstance(error, EarlierError):
             self._end(tx, None, error.time, ())
         elif isinstance(error, RoutedError):
-            self._end(tx, RoutedError("again", str(error)), 0, ())
+            self._end(tx, RoutedError("again", str(error), error.hint), 0, ())
         else:
             self._end(tx, error, 0, ())
         self._decide(tx, GroupOutcome(tx.tx_id, tx.wanted.attempt, (), 0))

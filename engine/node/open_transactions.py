@@ -39,6 +39,7 @@ from ..net.connection import Connection
 from ..net.failures import Failure
 from .client_request import ClientRequest
 from .commits import check_id, map_record, not_understood, places_of, range_of
+from .group_locks import LOCKED_HINT
 from .partitions import Partitions, RoutedError
 from .plain_locks import locks_lost
 from .post import Post
@@ -245,11 +246,14 @@ class OpenTransactions:
         request = tx.request
         assert request is not None
         if isinstance(error, RoutedError):
-            error = RoutedError("wait", str(error))
+            error = RoutedError("wait", str(error), error.hint)
             for partition in tx.new:  # nothing was locked there
                 del tx.touched[partition]
         elif isinstance(error, LockTimeoutError) and self._now() >= request.deadline:
-            error = DeadlineError("the deadline passed while waiting for a lock")
+            error = DeadlineError(
+                "the deadline passed while waiting for a lock",
+                hint=f"{DeadlineError.hint} {LOCKED_HINT}",
+            )
         if not (tx.is_known and isinstance(error, _KEPT)):
             self._end(tx, error)
             return

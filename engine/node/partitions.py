@@ -55,10 +55,16 @@ class RoutedError(TidelogError):
 
     code = "TL-INT-002"
 
-    def __init__(self, answer: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, answer: str, message: str, hint: str = "") -> None:
+        """``hint`` is for who has asked again until the time was over."""
+        super().__init__(message, hint=hint)
         self.answer = answer
         """``remap`` or ``wait``."""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """What travels of it beside the message."""
+        return {"hint": self.hint} if self.hint else {}
 
 
 def just_started() -> RoutedError:

@@ -33,7 +33,7 @@ from ..commit.entries import Entry
 from ..commit.lock_manager import covers, shown_lock
 from ..data.stored import split_key
 from . import reads
-from .group_locks import GroupLocks, is_locked
+from .group_locks import LOCKED_HINT, GroupLocks, is_locked
 from .log import NodeLog
 from .partitions import Partitions, RoutedError
 from .post import Post
@@ -194,7 +194,8 @@ class PlainLocks:
         shown = shown_lock(acquiring.left[0][1], self._log.context.name_of)
         seconds = acquiring.wanted.wait_us / 1e6
         text = f"{shown} was not granted within {seconds:g} seconds"
-        self._fail(acquiring, LockTimeoutError(text))
+        hint = f"{LockTimeoutError.hint} {LOCKED_HINT}"
+        self._fail(acquiring, LockTimeoutError(text, hint=hint))
 
     def _fail(self, acquiring: _Acquiring, error: TidelogError) -> None:
         """End a question; what the transaction has already stays locked."""

@@ -265,7 +265,7 @@ def told_failure(error: Exception) -> Failure:
     if isinstance(error, EarlierError):
         return Failure(EARLIER, str(error), {"time": error.time})
     if isinstance(error, RoutedError):
-        return Failure(error.answer, str(error), {})
+        return Failure(error.answer, str(error), error.fields)
     return failure_of(error)
 
 
@@ -274,7 +274,8 @@ def error_told(failure: Failure) -> TidelogError:
     if failure.code == EARLIER and isinstance(failure.fields.get("time"), int):
         return EarlierError(failure.fields["time"])  # type: ignore[arg-type]  # just looked at
     if failure.code in ROUTED:
-        return RoutedError(failure.code, failure.message)
+        hint = failure.fields.get("hint")
+        return RoutedError(failure.code, failure.message, hint if isinstance(hint, str) else "")
     return error_of(*failure)
 
 

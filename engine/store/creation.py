@@ -30,7 +30,7 @@ from ..system.layout import (
     WAL_NAME,
 )
 from ..system.lmdb_file import ENGINE_VERSION
-from .place import cluster_directory, holds_data, no_manifest
+from .place import cluster_directory, holds_data, no_manifest, strangers_at
 
 PARTITIONS = 16
 """How many a store gets of which nobody says how many it is to have."""
@@ -112,10 +112,10 @@ def check_no_remains(disk: Disk, path: str, create: bool) -> None:
         raise no_manifest(path)
     if not create:
         raise NotFoundError(f"there is no store at {path}", hint="Check the path.")
-    strangers = names.difference(STORE_FOLDERS) - STORE_FILES
+    strangers = strangers_at(disk, path)
     if strangers:
         raise UsageError(
-            f"{path} is not a store, and not empty: {', '.join(sorted(strangers)[:3])}",
+            f"{path} is not a store, and not empty: {', '.join(strangers[:3])}",
             hint="Name an empty directory, or one that does not exist yet.",
         )
 

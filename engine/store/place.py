@@ -21,7 +21,14 @@ from ..files import manifest as manifests
 from ..files.manifest import Manifest
 from ..system.disk_errors import translated_disk
 from ..system.environment import Disk, Environment, LockHandle
-from ..system.layout import CLUSTER_FILE_NAME, DATA_FILE, DATA_NAME, LOCK_NAME
+from ..system.layout import (
+    CLUSTER_FILE_NAME,
+    DATA_FILE,
+    DATA_NAME,
+    LOCK_NAME,
+    STORE_FILES,
+    STORE_FOLDERS,
+)
 from ..system.lmdb_file import open_here
 
 IN_MEMORY = ":memory:"
@@ -144,12 +151,24 @@ def read_manifest(environment: Environment, path: str) -> Manifest:
             raise cluster_directory(path) from None
         if holds_data(environment.disk, path):
             raise no_manifest(path) from None
+        taken = strangers_at(environment.disk, path)
         raise NotFoundError(
-            f"there is no store at {path}", hint="`tidelog.open(path)` makes one."
+            f"there is no store at {path}" + f", but {', '.join(taken[:3])}" * bool(taken),
+            hint="Name the directory of a store: one is made in an empty directory only."
+            if taken
+            else "`tidelog.open(path)` makes one.",
         ) from None
     except (CorruptDataError, FormatVersionError) as error:
         error.args = (f"{path}: {error}",)
         raise
+
+
+def strangers_at(disk: Disk, path: str) -> list[str]:
+    """Return what is in a directory and not of a store, sorted; nothing without a directory."""
+    if disk.kind(path) != "directory":
+        return []
+    names = disk.directory(path, read_only=True).names()
+    return sorted(set(names).difference(STORE_FOLDERS) - STORE_FILES)
 
 
 def holds_data(disk: Disk, path: str) -> bool:

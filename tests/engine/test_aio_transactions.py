@@ -67,6 +67,7 @@ async def test_a_block_commits_what_it_did_and_reads_it_before(mode: Any, reads:
         assert tx.tx_id == tx.receipt.tx_id
         assert tx.receipt.position == parts_of(db).writer.position
         assert await db.outcome(tx.tx_id) == "committed"
+        assert await db.outcome(tx.tx_id, home=tx.receipt.home) == "committed"
         assert contents(disk.copy(), "accounts") == {"ada": 7, "bob": 13, "cyd": 1}
 
 

@@ -670,6 +670,24 @@ def test_what_has_lost_a_race_for_locks_is_sent_anew_under_another_id(three: Mem
         assert dict(m) == dict.fromkeys(keys, 7)
 
 
+@pytest.mark.parametrize("deadline", [None, 0.05])
+def test_a_run_that_is_late_is_told_of_the_limit_that_was_given(
+    three: Members, deadline: float | None
+) -> None:
+    with connect(three.url, timeout=0.05 if deadline is None else 60) as db:
+        m = counters(db)
+
+        def work(tx: tidelog.Transaction) -> None:
+            for member in three.members:
+                member.faults += ["wait"] * 1000
+            tx[m]["a"] = 1
+
+        with pytest.raises(DeadlineError) as caught:
+            db.run(work, deadline=deadline)
+        names = "`timeout` to `tidelog.connect`" if deadline is None else "`deadline`"
+        assert caught.value.hint.startswith(f"Give a longer {names}, or look at the members")
+
+
 def test_a_commit_of_several_members_whose_answer_was_lost_is_asked_for(three: Members) -> None:
     with connect(three.url) as db:
         m = counters(db)
@@ -795,12 +813,19 @@ def test_a_cluster_is_named_by_addresses(where: str, addresses: tuple[str, ...])
         ("tidelog://host:70000", "'host:70000' is not the address of a member"),
         ("https://host:1", "'https://host:1' is not the address of a cluster"),
         (5, "a cluster is named by text, not by 5"),
+        ("", "the name of the cluster is empty"),
     ],
 )
 def test_what_cannot_name_a_cluster_is_refused(where: Any, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         place_of_cluster(where)
     assert str(caught.value) == said
+
+
+def test_what_is_no_list_of_codecs_is_refused_as_by_open() -> None:
+    wrong: Any = 5
+    with pytest.raises(UsageError, match="codecs=5 is not a list of codecs"):
+        connect("tidelog://127.0.0.1:1", codecs=wrong)
 
 
 def test_a_directory_without_a_cluster_is_told(tmp_path: Path) -> None:

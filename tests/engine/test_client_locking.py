@@ -156,8 +156,9 @@ def test_a_lock_ends_with_its_call(three: Members) -> None:
         with db.transaction("pessimistic") as tx:
             tx[m][ONE] = 1
             three.members[1].faults += ["wait"] * 1000
-            with pytest.raises(DeadlineError, match="a lock was not there"):
+            with pytest.raises(DeadlineError, match="a lock was not there") as late:
                 tx[m][TWO] = 1
+            assert "longer `timeout` to `tidelog.connect`" in late.value.hint
             three.members[1].faults.clear()
             tx.rollback()
         assert dict(m) == {}

@@ -12,6 +12,8 @@ import pytest
 from support.client_scripts import played
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.client.changes import TransactionContent
+from tidelog.engine.client.commits import committing, put_of
+from tidelog.engine.client.lateness import within
 from tidelog.engine.client.routing import (
     ATTEMPTS_KEPT_MAX,
     COMING_S_MAX,
@@ -87,6 +89,48 @@ def test_a_status_is_not_waited_for_behind_the_end_of_the_call() -> None:
     steps = served(cluster(away=B), Job((0,), "get", (), 10.0))
     next(steps)
     assert steps.send(StepDone(9.5)) == Ask(A, "status", (), 10.0)
+
+
+# ------------------------------------------------------------------ what to do about a late call
+
+LOCKED = Failed("wait", "locked", {"hint": "Look at what is in doubt."}, 10.0)
+LATE = Failed(DeadlineError.code, "the deadline passed", {"hint": DeadlineError.hint}, 1.0)
+
+
+def late(event: ClientEvent, deadline: float | None = None) -> DeadlineError:
+    """The error of a call with a timeout of ten seconds."""
+    steps = within(lambda until: served(cluster(), Job((0,), "get", (), until)), 10.0, deadline)
+    next(steps)
+    with pytest.raises(DeadlineError) as caught:
+        steps.send(event)
+    return caught.value
+
+
+def test_who_is_late_is_told_what_the_member_says_about_what_is_in_the_way() -> None:
+    told = "Give a longer `timeout` to `tidelog.connect`, or look at the members."
+    assert late(LOCKED).hint == f"{told} Look at what is in doubt."
+    assert late(Failed("wait", "coming", {}, 10.0)).hint == told
+    assert late(Failed("wait", "coming", {"hint": 7}, 10.0)).hint == told
+
+
+@pytest.mark.parametrize("event", [LOCKED, LATE])
+def test_who_is_late_is_told_of_the_limit_that_has_ended_the_call(event: Failed) -> None:
+    for deadline in (None, 10.0, 11.0):
+        error = late(event, deadline)
+        assert error.hint.startswith("Give a longer `timeout` to `tidelog.connect`, or ")
+        assert "`deadline`" not in error.advice()
+    error = late(event, 9.0)
+    assert error.hint.startswith("Give a longer `deadline`, or ")
+    assert "`timeout`" not in error.advice()
+
+
+def test_a_commit_that_lost_all_its_races_is_told_what_was_in_the_way() -> None:
+    commit = put_of(7, 0, b"k", b"v")
+    steps = committing(cluster(), commit, None, lambda: b"i" * 16, 10.0)
+    next(steps)
+    with pytest.raises(DeadlineError) as caught:
+        steps.send(LOCKED._replace(code="again"))
+    assert caught.value.hint.endswith("same keys. Look at what is in doubt.")
 
 
 # ------------------------------------------------------------------ whom others know of

@@ -51,6 +51,13 @@ async def until(done: Callable[[], object]) -> None:
         await tasks.checkpoint()
 
 
+async def test_what_is_no_list_of_codecs_is_refused_as_by_open() -> None:
+    wrong: Any = 5
+    with pytest.raises(UsageError, match="codecs=5 is not a list of codecs"):
+        async with aio.connect("tidelog://127.0.0.1:1", codecs=wrong):
+            pass
+
+
 async def test_many_requests_are_in_flight_on_one_connection() -> None:
     async with client(1) as (cluster, _, m):
         await m.update_many({f"n{n}": n for n in range(50)})

@@ -299,6 +299,7 @@ def test_who_waits_too_long_is_told_to_come_again() -> None:
     [error] = one.failed
     assert isinstance(error, RoutedError)
     assert (error.answer, str(error)) == ("wait", str(is_locked()))
+    assert "`tidelog tx pending`" in str(error.fields["hint"])
     at.tick()
     assert (len(one.failed), two.failed, heard) == (1, [], [])
     at.release(owner)

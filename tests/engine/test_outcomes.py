@@ -91,6 +91,22 @@ def test_an_id_that_is_none_is_refused(tx_id: Any) -> None:
             assert "bytes.fromhex(text)" in refused.value.hint
 
 
+def test_an_outcome_is_asked_for_with_the_home_of_its_receipt_as_of_a_cluster() -> None:
+    with opened() as store:
+        for tx_id in (None, ID):
+            receipt = commit(store, b"1", tx_id)
+            assert store.database.outcome(receipt.tx_id, home=receipt.home) == "committed"
+        assert store.database.outcome(b"o" * 16, home=None) == "rolled_back"
+
+
+@pytest.mark.parametrize("home", [-1, 4, "0", 0.0, True])
+def test_a_home_that_is_no_partition_is_refused(home: Any) -> None:
+    with opened() as store:
+        with pytest.raises(UsageError, match="not one of the 4 partitions, 0 to 3") as refused:
+            store.database.outcome(ID, home=home)
+        assert "`home` of the receipt" in refused.value.hint
+
+
 def test_a_given_id_is_applied_at_most_once() -> None:
     with opened() as store:
         assert store.database.outcome(ID) == "rolled_back"

@@ -148,6 +148,7 @@ def test_who_has_waited_long_enough_is_told_and_keeps_the_rest(wait: float) -> N
     [failure] = [says[3] for _, kind, says in at.said() if kind == "acquired" and says[3]]
     assert failure.code == LockTimeoutError.code
     assert f"was not granted within {wait:g} seconds" in failure.message
+    assert "longer `lock_timeout`. If something stays locked, `tidelog tx" in failure.fields["hint"]
     at.plain.give_back([OLD], BOB)
     assert told(at) == []
     assert at.locks.in_way_of([key_in(SHARED)]) is None

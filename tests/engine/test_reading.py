@@ -463,6 +463,12 @@ def test_there_must_be_a_store(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(errors.UsageError, match="not a directory"):
         tidelog.open(tmp_path / "file", read_only=True)
+    for place, makes in ((tmp_path / "none", True), (tmp_path, False)):
+        with pytest.raises(errors.NotFoundError, match="no store") as caught:
+            tidelog.open(place, read_only=True)
+        assert ("`tidelog.open(path)` makes one" in caught.value.hint) is makes
+    assert str(caught.value) == f"there is no store at {tmp_path}, but file"
+    assert "made in an empty directory only" in caught.value.hint
     assert os.listdir(tmp_path) == ["file"]
 
 

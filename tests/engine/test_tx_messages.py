@@ -398,7 +398,9 @@ def travelled(error: TidelogError) -> TidelogError:
 def test_what_users_never_see_travels_with_its_answer(answer: str) -> None:
     found = travelled(RoutedError(answer, "why"))
     assert type(found) is RoutedError
-    assert (found.answer, str(found)) == (answer, "why")
+    assert (found.answer, str(found), found.hint) == (answer, "why", "")
+    found = travelled(RoutedError(answer, "why", "what to do"))
+    assert found.hint == "what to do"
 
 
 def test_an_earlier_commit_travels_with_its_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -33,7 +34,7 @@ from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.system.environment import address_text
 from tidelog.engine.system.layout import CLUSTER_FILE_NAME, MANIFEST_NAME, SERVER_LOG_NAME
-from tidelog.tools.cluster import cli as commands, growing, running, showing
+from tidelog.tools.cluster import cli as commands, elsewhere, growing, running, showing
 from tidelog.tools.cluster.baseline import advice, changes_text, is_settled, seats_of
 from tidelog.tools.cluster.blocks import Blocker, blocks_of, partitions_text
 from tidelog.tools.cluster.cluster_file import (
@@ -837,6 +838,28 @@ def test_a_member_is_something_to_a_partition(
     assert (row["here"], row["does"]) == (here, does)
 
 
+RETURN = [N3.bytes, 2, 1_000_000, "history", 3, "it was away", "nothing"]
+
+
+def test_how_copies_came_back_is_not_told_without_the_primary(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # That n1 does not answer was told as that nobody had come back since it was started.
+    write_cluster(str(tmp_path), THREE)
+    heard = replace(ALL["n2"], story=STORY)
+    silent = MemberAnswer(pid=1, problem="timed out")
+    for first, other, code, words in (
+        (silent, heard, 6, "n1, the primary of partition 0, does not answer, and only it could"),
+        (silent, replace(ALL["n2"], story=STORY | {"returns": [RETURN]}), 0, "does not answer: wh"),
+        (ALL["n1"], heard, 6, "n1, the primary of partition 0, tells nothing now, and only it"),
+        (replace(ALL["n1"], story=STORY), heard, 0, "nobody has come back to partition 0 since n1"),
+    ):
+        seen = picture(**(ALL | {"n1": first, "n2": other}))
+        monkeypatch.setattr(showing, "look", lambda *_place, seen=seen: seen)
+        done = run("cluster", "explain", tmp_path, 0)
+        assert (done.exit_code, words in done.stderr) == (code, True), done.stderr
+
+
 def test_a_story_of_another_form_is_an_error() -> None:
     for wrong in ({"ranges": [[1]]}, {"here": "there"}, {"pending": [None]}, {"followed": [1]}):
         with pytest.raises(ClusterError, match="cannot be right"):
@@ -1010,6 +1033,48 @@ def test_a_connection_that_is_closed_is_an_error() -> None:
 def test_a_member_that_says_nothing_does_not_keep_anybody_waiting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):
         ask(listener.getsockname(), 0.01)
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), 6),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), 6),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), 6),
+        (TimeoutError("it did not answer in time"), 6),
+        (ConnectionRefusedError("this is another cluster"), 3),
+        (ConnectionAbortedError("it does not speak tidelog"), 3),
+    ],
+)
+def test_where_nobody_answers_is_told_from_who_refuses(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, problem: OSError, code: int
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(elsewhere, "talking", refuse)
+    done = run("cluster", "status", "tidelog://nohost.invalid:8210")
+    assert done.exit_code == code
+    assert f"nohost.invalid:8210: {problem.strerror or problem}" in done.stderr
+
+
+def test_who_does_not_say_who_it_is_is_not_waited_for_as_long_as_an_answer() -> None:
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(TimeoutError):  # noqa: SIM117
+        with talking(listener.getsockname(), CLUSTER.bytes, 60, greeting=0.01):
+            pass
+    assert time.monotonic() - began < 30
+
+
+def test_behind_its_greeting_a_member_has_all_the_time_for_its_answer() -> None:
+    def member(stream: socket.socket, decoder: FrameDecoder) -> None:
+        request = welcomed(stream, decoder)
+        tell(stream, BY_NAME["response"].message(request[1], "said"))
+
+    began = time.monotonic()
+    with answering(member) as address, talking(address, CLUSTER.bytes, 60) as member_says:
+        assert member_says.ask("status") == "said"
+        assert member_says.deadline >= began + 60
 
 
 def test_a_cluster_remembers_how_many_backups_it_began_with() -> None:

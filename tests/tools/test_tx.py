@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,11 @@ from uuid import UUID
 import pytest
 
 from tidelog.engine.agreement.identity import member_id
-from tidelog.errors import ClusterError
+from tidelog.errors import ClusterError, NotEnoughMembersError
 from tidelog.tools.cluster.cluster_file import LocalCluster, LocalMember, write_cluster
 from tidelog.tools.cluster.losing import resolved_rows
+from tidelog.tools.cluster.standing import MemberAnswer, picture_of
+from tidelog.tools.tx import cli
 from tidelog.tools.tx.told import (
     NO_PRIMARY,
     home_in,
@@ -178,6 +181,69 @@ def test_where_nobody_runs_nothing_is_told_of_transactions(
         assert f"`tidelog cluster status {tmp_path}` tells what is in the way" in done.stderr
     outcome = run("tx", "outcome", tmp_path, tx_id)
     assert (outcome.exit_code, outcome.stdout) == (9, "unknown\n")
+
+
+def test_a_home_that_is_no_partition_is_refused_before_anybody_is_asked(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    write_cluster(str(tmp_path), ONE)
+    done = run("tx", "outcome", tmp_path, "ab" * 16, "--home", 4)
+    assert done.exit_code == 2
+    assert "home=4 is not one of the 4 partitions, 0 to 3" in done.stderr
+    assert "does not answer" not in done.stderr
+
+
+def test_an_end_by_hand_is_refused_before_anybody_is_asked_unless_it_may_be_wrong(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    write_cluster(str(tmp_path), ONE)
+    for how in ("--commit", "--rollback"):
+        done = run("tx", "resolve", tmp_path, "ab" * 16, how)
+        assert (done.exit_code, "give --yes" in done.stderr) == (7, True)
+        assert "not there" not in done.stderr
+
+
+def test_who_does_not_tell_how_it_is_is_named_and_asked_for_nothing_more(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_cluster(str(tmp_path), ONE)
+    silent = picture_of(ONE, {"n1": MemberAnswer(pid=1, problem="it did not answer in time")})
+    monkeypatch.setattr(cli, "look", lambda *_arguments: silent)
+    asked: list[object] = []
+    monkeypatch.setattr(cli, "talking", lambda *arguments: asked.append(arguments))
+    tx_id = "ab" * 16
+    for command in (
+        ("pending", tmp_path),
+        ("show", tmp_path, tx_id),
+        ("resolve", tmp_path, tx_id, "--commit", "--yes"),
+    ):
+        done = run("tx", *command)
+        assert done.exit_code == 6
+        assert "n1 does not answer: it did not answer in time" in done.stderr
+        assert "nobody tells of transactions: no member answers" in done.stderr
+    assert run("tx", "outcome", tmp_path, tx_id).exit_code == 9
+    assert asked == []
+
+
+def test_an_outcome_is_asked_of_those_who_tell_how_they_are(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = replace(
+        ONE, members=(replace(ONE.members[0], name="n0", address="10.0.0.1:1"), *ONE.members)
+    )
+    write_cluster(str(tmp_path), ONE)
+    monkeypatch.setattr(cli, "found_cluster", lambda _place: two)
+    monkeypatch.setattr(cli, "_parts", lambda *_arguments: ([], [two.members[1]]))
+    monkeypatch.setattr(cli, "_resolution", lambda *_arguments: None)
+    asked: list[str] = []
+
+    def connected(where: str, **_options: object) -> Any:
+        asked.append(where)
+        raise NotEnoughMembersError("nobody")
+
+    monkeypatch.setattr(cli, "connect", connected)
+    assert run("tx", "outcome", tmp_path, "ab" * 16).exit_code == 9
+    assert asked == ["tidelog://127.0.0.1:7400"]
 
 
 def test_a_store_without_a_cluster_has_nothing_pending(run: Callable[..., Any], shop: Path) -> None:

@@ -10,7 +10,6 @@ Left out: starting and ending members, which are processes of their machines.
 
 from __future__ import annotations
 
-from errno import ECONNREFUSED
 from uuid import UUID
 
 from ...affinity.errors import ClusterError, NotEnoughMembersError, UsageError
@@ -20,7 +19,7 @@ from ...engine.agreement.identity import member_id
 from ...wal.records.shapes import UndecodableRecordError
 from ..server.members import addresses_in, parsed_address
 from .cluster_file import ELSEWHERE, LocalCluster, LocalMember, read_cluster
-from .questions import talking
+from .questions import is_unreached, talking
 
 ASK_S_MAX = 5.0
 """Seconds that one member gets to tell of its cluster."""
@@ -30,7 +29,7 @@ NUMBERS_MAX = 256
 def found_cluster(place: str) -> LocalCluster:
     """Return the cluster in a directory, or of which members are at some addresses.
 
-    ``NotEnoughMembersError`` if none of these is there, ``ClusterError`` if none tells.
+    ``NotEnoughMembersError`` if none of these answers, ``ClusterError`` if none tells.
     """
     if not place.startswith(ELSEWHERE):
         return read_cluster(place)
@@ -42,7 +41,7 @@ def found_cluster(place: str) -> LocalCluster:
         except (OSError, UndecodableRecordError) as error:
             told = error.strerror if isinstance(error, OSError) else None
             reasons.append(f"{address}: {told or error}")
-            heard = heard or getattr(error, "errno", None) != ECONNREFUSED
+            heard = heard or not (is_unreached(error) or isinstance(error, TimeoutError))
     raise (ClusterError if heard else NotEnoughMembersError)(
         f"no member tells of its cluster: {'; '.join(reasons)}",
         hint="Name the addresses of members that run.",

@@ -18,13 +18,13 @@ Left out: what is lost, and what a reset does (``engine.node``).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
 from ...affinity.topology import LossPolicy
-from .cluster_file import LocalCluster, write_cluster
+from .cluster_file import LocalCluster, LocalMember, write_cluster
 from .running import ask_somebody, runs
 from .standing import Picture, in_form
 
@@ -74,9 +74,12 @@ def reset_partition(
     ask_somebody(folder, cluster, said, "reset", partition, empty, others=others)
 
 
-def told_losses(folder: str, cluster: LocalCluster) -> Mapping[str, Any]:
-    """Return what members tell of losses; ``NotEnoughMembersError`` if nobody does."""
-    told: Mapping[str, Any] = ask_somebody(folder, cluster, "nobody tells of losses", "losses")
+def told_losses(
+    folder: str, cluster: LocalCluster, others: Sequence[LocalMember] | None = None
+) -> Mapping[str, Any]:
+    """Return what one of some members tells of losses, or of all; ``NotEnoughMembersError``."""
+    said = "nobody tells of losses"
+    told: Mapping[str, Any] = ask_somebody(folder, cluster, said, "losses", others=others)
     return told
 
 

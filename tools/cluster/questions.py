@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ECONNREFUSED, EHOSTUNREACH, ENETUNREACH
 from typing import Any
 
 from ...engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
@@ -26,20 +27,37 @@ from ...engine.system.environment import Address
 RECEIVE_BYTES = 65_536
 PAGE = 4096
 """Partitions that are asked for at once."""
+GREETING_S_MAX = 5.0
+"""Seconds for a member to say who it is: who has stopped takes connections, and says nothing."""
 _VIEW_EPOCHS = 5
+_UNREACHED = (ECONNREFUSED, EHOSTUNREACH, ENETUNREACH)
 
 
 @contextmanager
-def talking(address: Address, cluster: bytes, seconds: float) -> Iterator[Conversation]:
-    """Connect to the member at an address, for so many seconds in all; ``OSError``."""
-    deadline = time.monotonic() + seconds
+def talking(
+    address: Address, cluster: bytes, seconds: float, greeting: float = GREETING_S_MAX
+) -> Iterator[Conversation]:
+    """Connect to the member at an address, for so many seconds in all; ``OSError``.
+
+    One that does not say who it is in the time for its ``greeting`` is not waited for any longer.
+    """
+    began = time.monotonic()
+    greeting = min(seconds, greeting)
     try:
-        with socket.create_connection(address, timeout=seconds) as stream:
-            conversation = Conversation(stream, deadline)
+        with socket.create_connection(address, timeout=greeting) as stream:
+            conversation = Conversation(stream, began + greeting)
             conversation.introduce(cluster)
+            conversation.deadline = began + seconds
             yield conversation
     except FrameError as error:
         raise ConnectionAbortedError(f"it does not speak tidelog: {error}") from None
+
+
+def is_unreached(error: Exception) -> bool:
+    """Tell whether nobody can have heard: no host of that name, no way to it, nobody listens."""
+    if isinstance(error, socket.gaierror):
+        return True
+    return isinstance(error, OSError) and error.errno in _UNREACHED
 
 
 class Conversation:
@@ -48,8 +66,9 @@ class Conversation:
     def __init__(self, stream: socket.socket, deadline: float) -> None:
         self.view: list[Any] = []
         """The newest view that the member has told; empty before the first question."""
+        self.deadline = deadline
+        """When no answer is waited for any more."""
         self._stream = stream
-        self._deadline = deadline
         self._decoder = FrameDecoder()
         self._arrived: list[Message] = []
         self._asked = 0
@@ -98,7 +117,7 @@ class Conversation:
         return self._arrived.pop(0)
 
     def _left(self) -> float:
-        left = self._deadline - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("it did not answer in time")
         return left

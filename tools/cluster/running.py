@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from errno import ECONNREFUSED
 from typing import Any
 from uuid import uuid4
 
@@ -55,7 +54,7 @@ from .cluster_file import (
     write_cluster,
 )
 from .processes import MemberProcess, end_of_log, pid_of, process_of, start_process
-from .questions import talking
+from .questions import is_unreached, talking
 from .shares import shares_of
 from .standing import MemberAnswer, Picture, held_of, picture_of, status_of
 from .tables import blocks_text
@@ -558,7 +557,7 @@ def ask_somebody(
                 return member_says.ask(operation, *arguments)
         except OSError as error:
             reasons.append(f"{one.name}: {error.strerror or error}")
-            heard = heard or error.errno != ECONNREFUSED
+            heard = heard or not is_unreached(error)
     kind = ClusterError if heard else NotEnoughMembersError
     raise kind(
         f"{said}: {'; '.join(reasons) or 'no member runs'}",

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from ...affinity.errors import NotEnoughMembersError, NotFoundError
+from ...affinity.errors import NotEnoughMembersError, NotFoundError, PartitionUnavailableError
 from ..shell.commands import ToolCommand, json_options, settings_of, store_argument
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
 from .baseline import (
@@ -48,6 +48,7 @@ from .stories import (
     COPY_COLUMNS,
     RETURN_COLUMNS,
     copy_text,
+    has_told,
     return_text,
     returns_of,
     story_of,
@@ -139,6 +140,9 @@ def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
     """Tell how copies came back to a PARTITION: with what, why, and what would have changed it."""
     picture, share, _ = look_at(directory, found_cluster(directory), number)
     rows = returns_of(picture)
+    if not has_told(picture, share.primary):
+        does = "tells nothing now" if picture.state_of(share.primary) == "up" else "does not answer"
+        _without_primary(ctx, directory, share, does, told=bool(rows))
     if form != "text":
         fields = {"partition": number, "primary": share.primary, "returns": rows}
         write_json({"v": SCHEMA, "type": "explanation", **fields})
@@ -266,6 +270,22 @@ def look_at(
             hint=f"{blocks[0].next}." if blocks else "Wait a moment, and ask again.",
         )
     return picture, shares[number], blocks
+
+
+def _without_primary(
+    ctx: click.Context, directory: str, share: Share, does: str, *, told: bool
+) -> None:
+    """Say that who serves a partition tells nothing of it; raise if nobody else has told either."""
+    text = f"{share.primary}, the primary of partition {share.partition}, {does}"
+    if told:
+        note(settings_of(ctx), f"{text}: what follows is of those that have served it before")
+        return
+    raise PartitionUnavailableError(
+        f"{text}, and only it could tell who has come back",
+        partition=share.partition,
+        hint=f"`tidelog cluster partition {shlex.quote(directory)} {share.partition}` tells what "
+        "is in the way.",
+    )
 
 
 def _write_blocks(blocks: Sequence[Blocker]) -> None:

@@ -90,6 +90,12 @@ def returns_of(picture: Picture) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["ago"])
 
 
+def has_told(picture: Picture, name: str) -> bool:
+    """Tell whether a member has answered what it has of the partition that was asked for."""
+    answer = picture.answers.get(name)
+    return answer is not None and answer.story is not None
+
+
 def _named(picture: Picture, text: str) -> str:
     """Return a text of a member with the names that a user knows."""
     for member, name in picture.names.items():

@@ -7,6 +7,8 @@
 
 Invariants:
 
+- What a command can tell or refuse without members comes first; then all are asked side by side how
+  they are, and only who answers that, in time, is asked for more.
 - Nothing is ended by hand that could end by itself, that somebody has committed, or that the user
   has not said may be wrong: it cannot be taken back.
 
@@ -30,12 +32,15 @@ from ...affinity.errors import (
     UsageError,
 )
 from ...engine.client.blocking import connect
+from ...engine.client.places import TCP
+from ...engine.commit.outcomes import check_receipt_home
 from ..cluster.cluster_file import LocalCluster, LocalMember
 from ..cluster.elsewhere import found_cluster
 from ..cluster.losing import resolved_rows, told_losses
 from ..cluster.questions import talking
-from ..cluster.running import ANSWER_S_MAX, ask_somebody, look, runs
+from ..cluster.running import ANSWER_S_MAX, ask_somebody, look
 from ..cluster.shares import shares_of
+from ..cluster.standing import Picture
 from ..db.inspection import inspected
 from ..db.stores import is_store
 from ..server.members import parsed_address
@@ -58,7 +63,7 @@ from .told import (
 SCHEMA = 1
 LOG_S_MAX = 30.0
 """Seconds that a member gets to look into its log."""
-OUTCOME_S_MAX = 10.0
+OUTCOME_S_MAX = 5.0
 """Seconds that the home of a transaction gets to tell what became of it."""
 OUTCOME_EXITS = {
     "committed": Exit.DONE,
@@ -88,8 +93,9 @@ def pending(ctx: click.Context, directory: str, form: str) -> None:
             rows = pending_rows(pending_in(directory, store.state).values(), {}, (), {})
     else:
         found = found_cluster(directory)
-        told = _ask_all(ctx, directory, found, "transactions")
-        shares = shares_of(look(directory, found))
+        picture = look(directory, found)
+        told = _ask_all(ctx, directory, found, picture, "transactions")
+        shares = shares_of(picture)
         names = {member.id: member.name for member in found.members}
         rows = pending_rows(pending_of(told).values(), told, shares, names)
     if form == "text":
@@ -116,8 +122,8 @@ def show(ctx: click.Context, directory: str, tx_id: str, form: str) -> None:
     """Show what each member has of the transaction ID, and what was decided of it by hand."""
     settings, found = settings_of(ctx), found_cluster(directory)
     name = _id_of(tx_id)
-    rows = _parts(ctx, directory, found, name)
-    resolution = _resolution(directory, found, name)
+    rows, there = _parts(ctx, directory, found, name)
+    resolution = _resolution(directory, found, name, there)
     if form != "text":
         fields = {"tx": name.hex(), "resolution": resolution, "parts": rows}
         return write_json({"v": SCHEMA, "type": "transaction", **fields})
@@ -149,14 +155,16 @@ def outcome(ctx: click.Context, directory: str, tx_id: str, home: int | None, fo
     committed, 5 if it is rolled back, 4 if that is too old to tell, and 9 if nobody can tell now.
     """
     found, name = found_cluster(directory), _id_of(tx_id)
+    check_receipt_home(home, found.partitions)
     rows: list[dict[str, Any]] = []
     told: str
     resolution = None
     try:
-        rows = _parts(ctx, directory, found, name)
+        rows, there = _parts(ctx, directory, found, name)
         home = home_in(rows) if home is None else home
-        resolution = _resolution(directory, found, name)
-        with connect(directory, timeout=OUTCOME_S_MAX) as db:
+        resolution = _resolution(directory, found, name, there)
+        answering = ",".join(member.address for member in there)
+        with connect(f"{TCP}{answering}", timeout=OUTCOME_S_MAX) as db:
             told = db.outcome(name, home=home)
     except (PartitionUnavailableError, NotEnoughMembersError, DeadlineError):
         told = "unknown" if resolution is None else resolution["outcome"]
@@ -192,8 +200,6 @@ def resolve(
             hint="Give --commit, by which what is away may lack its part; or --rollback, by which "
             "a client may have been told that it had committed.",
         )
-    rows = _parts(ctx, directory, found, name)
-    _check_committed(directory, rows, name, commits=commits)
     if not yes:
         what = (
             "what is away may have refused its part, or lose it, and half of it would stay"
@@ -205,6 +211,8 @@ def resolve(
             hint="If who is away can be started, start it: then it ends by itself. If not, give "
             "--yes.",
         )
+    rows, _ = _parts(ctx, directory, found, name)
+    _check_committed(directory, rows, name, commits=commits)
     holders = [row["member"] for row in rows if row["outcome"] == "pending"]
     primaries = [
         row["member"] for row in rows if row["outcome"] == "pending" and row["here"] == "primary"
@@ -255,13 +263,19 @@ def _id_of(text: str) -> bytes:
 
 def _parts(
     ctx: click.Context, directory: str, found: LocalCluster, name: bytes
-) -> list[dict[str, Any]]:
-    told = _ask_all(ctx, directory, found, "transaction", name, seconds=LOG_S_MAX)
-    return part_rows(told, shares_of(look(directory, found)))
+) -> tuple[list[dict[str, Any]], list[LocalMember]]:
+    """Return what each member has of a transaction, and who has told that."""
+    picture = look(directory, found)
+    told = _ask_all(ctx, directory, found, picture, "transaction", name, seconds=LOG_S_MAX)
+    there = [member for member in found.left if member.name in told]
+    return part_rows(told, shares_of(picture)), there
 
 
-def _resolution(directory: str, found: LocalCluster, name: bytes) -> dict[str, Any] | None:
-    rows = resolved_rows(told_losses(directory, found))
+def _resolution(
+    directory: str, found: LocalCluster, name: bytes, there: list[LocalMember]
+) -> dict[str, Any] | None:
+    """Return what was decided of a transaction by hand, as one of those tells who are there."""
+    rows = resolved_rows(told_losses(directory, found, there))
     return next((row for row in rows if row["tx"] == name.hex()), None)
 
 
@@ -269,13 +283,15 @@ def _ask_all(
     ctx: click.Context,
     directory: str,
     found: LocalCluster,
+    picture: Picture,
     operation: str,
     *arguments: object,
     seconds: float = ANSWER_S_MAX,
 ) -> Mapping[str, Any]:
     """Return what each member answers, by name; who does not is named beside the result.
 
-    ``NotEnoughMembersError`` if nobody answers.
+    Who has not told in the picture how it is is not asked.  ``NotEnoughMembersError`` if nobody
+    answers.
     """
 
     def answer_of(member: LocalMember) -> Any:
@@ -286,7 +302,11 @@ def _ask_all(
         except OSError as error:
             return error
 
-    members = [member for member in found.left if runs(directory, member)]
+    seen = picture.answers
+    for name, answer in seen.items():
+        if answer.pid and answer.status is None:
+            note(settings_of(ctx), f"{name} does not answer: {answer.problem}")
+    members = [member for member in found.left if seen[member.name].status is not None]
     with ThreadPoolExecutor(max(len(members), 1)) as pool:
         answers = list(pool.map(answer_of, members))
     told = {}
@@ -295,12 +315,13 @@ def _ask_all(
             note(settings_of(ctx), f"{member.name} does not answer: {answer.strerror or answer}")
         else:
             told[member.name] = answer
-    away = [member.name for member in found.left if member not in members]
+    away = [name for name, answer in seen.items() if not answer.pid]
     if away:
         note(settings_of(ctx), f"{', '.join(away)}: not there, so what only they have is not told")
     if not told:
         raise NotEnoughMembersError(
-            "nobody tells of transactions: no member " + ("answers" if members else "runs"),
+            "nobody tells of transactions: no member "
+            + ("runs" if len(away) == len(seen) else "answers"),
             hint=f"`tidelog cluster status {shlex.quote(directory)}` tells what is in the way.",
         )
     return told
