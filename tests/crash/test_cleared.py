@@ -216,30 +216,20 @@ def test_without_room_for_a_new_data_file_what_was_cleared_is_removed() -> None:
     expect_sound(disk)
 
 
-def test_names_in_doubt_let_nothing_be_written_before_the_next_open() -> None:
+@pytest.mark.parametrize("name", [FRESH_DATA_FILE, FRESH_DATA_LOCK, WHOLE_DATA_FILE])
+def test_a_renewal_is_ended_by_the_next_open_once_its_lock_file_has_its_name(name: str) -> None:
     disk = cleared_store(LOGS["one frame"])
-    disk.fail_at(disk.operations, "EIO", kind="rename", path=f"/store/data/{FRESH_DATA_FILE}")
-    with pytest.raises(DiskError, match="giving a new data file its name failed"):
-        open_store(disk, seed=3, limits=RENEWING)
-    with opened(disk.crash("lost"), seed=4, limits=RENEWING) as again:
-        expect_cleared(again)
-
-
-def test_a_renewal_whose_lock_file_has_its_name_is_ended_by_the_next_open() -> None:
-    disk = cleared_store(LOGS["one frame"])
-    disk.fail_at(disk.operations, "EIO", kind="rename", path=f"/store/data/{WHOLE_DATA_FILE}")
+    disk.fail_at(disk.operations, "EIO", kind="rename", path=f"/store/data/{name}", for_ever=True)
     with pytest.raises(DiskError, match="giving a new data file its name failed"):
         open_store(disk, seed=3, limits=RENEWING)
     found = disk.crash("kept")
-    names = set(found.directory("/store/data").names())
-    assert names == {"data.mdb", "lock.mdb", WHOLE_DATA_FILE}, (
-        "the lock file is that of the new data"
-    )
+    ends = name == WHOLE_DATA_FILE
+    assert (FRESH_DATA_LOCK in found.directory("/store/data").names()) is not ends
     before = found.operations
     with opened(found, seed=4, limits=SMALL_PIECES) as again:
         expect_cleared(again)
         renames = [str(o) for o in found.trace[before:] if o.kind == "rename"]
-        assert any(WHOLE_DATA_FILE in one for one in renames)
+        assert any(WHOLE_DATA_FILE in one for one in renames) is ends
 
 
 def test_an_interrupt_at_the_names_lets_nothing_be_written_before_the_next_open() -> None:
