@@ -51,8 +51,8 @@ def check_own(path: str, manifest: Manifest | None, header: SegmentHeader | None
     cluster = manifest.cluster if manifest is not None else None
     required = (manifest.required if manifest else 0) | (header.required if header else 0)
     hint = (
-        "Only the cluster's member opens it; `tidelog db verify` checks it, and `tidelog wal` "
-        "looks into its log."
+        "Only the cluster's member opens it; `tidelog db info` tells of it, `tidelog db verify` "
+        "checks it, and `tidelog wal` looks into its log."
     )
     if cluster is not None or required & CLUSTER:
         raise UsageError(

@@ -297,10 +297,18 @@ def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes
     assert [seat["stage"] for seat in seats if seat["member"] == "n2"] == ["lost"]
     assert run("db", "verify", place / "n1").exit_code == 0  # while it runs
     assert run("cluster", "down", place).exit_code == 0
+    whole: list[int] = []
     for name in ("n1", "n2", "n3"):
         checked = document(run("db", "verify", place / name, "--json"))
         assert (checked["whole"], checked["maps"]) == (True, 1)
         assert document(run("wal", "verify", place / name, "--json"))["whole"]
+        told = document(run("db", "info", place / name, "--json"))
+        assert told["member"] == member_id(UUID(told["cluster"]), name).hex
+        whole.append(told["copies"]["whole"])
+        assert told["copies"] == {"whole": whole[-1], "not_whole": 0, "pending_transactions": 0}
+        shown = run("db", "info", place / name).stdout
+        assert f"copies whole:                {whole[-1]}\n" in shown
+    assert sum(whole) == 4, "one of the three was lost and begins anew, and is on that disk, too"
     again = run("cluster", "up", "--dir", place)
     assert again.exit_code == 0, "who is lost is not waited for: " + again.stderr
     assert run("cluster", "reset", place, lost).exit_code == 2

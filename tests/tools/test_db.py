@@ -97,6 +97,7 @@ def test_info_tells_identity_maps_counters_and_log(run: Run, shop: Path) -> None
     assert found["log"]["end"]["refused"] is False
     assert found["log"]["segments"][0]["held_by"][0] == "being written"
     assert found["clean_end"] == found["log"]["end_position"]
+    assert (found["cluster"], found["member"], found["copies"]) == (None, None, None)
 
 
 def test_info_for_people(run: Run, shop: Path) -> None:

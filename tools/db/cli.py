@@ -70,10 +70,13 @@ def db() -> None:
 @json_options
 @click.pass_context
 def info(ctx: click.Context, store: str, prometheus: bool, form: str) -> None:
-    """Show what STORE is and holds: identity, maps, counters, sizes, and what keeps the log."""
+    """Show what STORE is and holds: identity, maps, counters, sizes, and what keeps the log.
+
+    It may be the directory of a cluster's member.
+    """
     if prometheus and form != "text":
         raise UsageError("--prometheus excludes --json and --jsonl")
-    with inspected(store) as found:
+    with inspected(store, of_members=True) as found:
         if prometheus:
             click.echo(exposition(found), nl=False)
         elif form == "text":
@@ -86,13 +89,16 @@ def info(ctx: click.Context, store: str, prometheus: bool, form: str) -> None:
 def show_info(settings: Settings, document: dict[str, Any]) -> None:
     """Print what ``db info`` tells, for people."""
     maps, data, log = document.pop("maps"), document.pop("data"), document.pop("log")
-    counters, readers = document.pop("counters"), document.pop("readers")
+    counters, copies = document.pop("counters"), document.pop("copies") or {}
+    readers = document.pop("readers")
     segments = log.pop("segments")
     log["end"] = log["end"]["kind"]
     write_fields(settings, document)
-    for name, part in (("data", data), ("counters", counters), ("log", log)):
-        click.echo()
-        write_fields(settings, {f"{name} {field}": value for field, value in part.items()})
+    parts = {"data": data, "counters": counters, "copies": copies, "log": log}
+    for name, part in parts.items():
+        if part:
+            click.echo()
+            write_fields(settings, {f"{name} {field}": value for field, value in part.items()})
     if maps:
         click.echo()
         rows = [

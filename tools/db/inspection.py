@@ -117,6 +117,8 @@ def describe(found: InspectedStore) -> dict[str, Any]:
         "log_id": manifest.log_id,
         "format": manifest.format,
         "kv_engine": manifest.kv_engine,
+        "cluster": manifest.cluster,
+        "member": manifest.member,
         "partitions": manifest.partitions,
         "copied": manifest.copied,
         "rebuild": manifest.rebuild,
@@ -133,6 +135,7 @@ def describe(found: InspectedStore) -> dict[str, Any]:
             "checkpoint_position": found.checkpoint_position,
         },
         "counters": counters(state),
+        "copies": None if manifest.member is None else copies(state),
         "newest_commit": shown_time(state.time) if state.time else None,
         "log": {
             "bytes": sum(segment["bytes"] for segment in segments),
@@ -155,6 +158,20 @@ def counters(state: State) -> dict[str, Any]:
         "lwm_max": max(lwms),
         "gaps": sum(len(counter.missing) for counter in state.counters),
         "epoch_max": max(state.epochs),
+    }
+
+
+def copies(state: State) -> dict[str, int]:
+    """Return a summary of the copies of partitions that a member has.
+
+    Those are whole by its own log; which of them count says the cluster.
+    """
+    held = {*state.copies.sealed, *state.copies.admissions}
+    whole = sum(map(state.copies.is_whole, held))
+    return {
+        "whole": whole,
+        "not_whole": len(held) - whole,
+        "pending_transactions": sum(map(len, state.copies.pending.values())),
     }
 
 
