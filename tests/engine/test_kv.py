@@ -16,6 +16,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from support.real_stores import in_child
 from tidelog.affinity.errors import (
     AlreadyOpenError,
     CorruptDataError,
@@ -504,3 +505,28 @@ def test_a_renewed_file_may_be_closed_twice(tmp_path: Path) -> None:
     kv.close()
     kv.close()
     assert unnamed(tmp_path) == []
+
+
+# ------------------------------------------------------------------ children
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["this file", "a former file"])
+def test_a_child_that_closes_what_it_inherited_takes_no_slot_from_who_reads_in_its_parent(
+    tmp_path: Path, *, renewed: bool
+) -> None:
+    """The table of readers is shared memory; pages of whom it does not list are used again."""
+    filled(tmp_path)
+    kv: Any = opened(tmp_path)
+    reader, env = kv.begin(), kv._env
+    if renewed:
+        renew(kv, tmp_path)
+    slots = env.readers()
+    assert str(os.getpid()) in slots
+    assert in_child(kv.close) == 0
+    assert env.readers() == slots
+    for number in range(5):
+        with kv.write() as txn:
+            for key in range(50):
+                txn.put(b"%04d" % key, b"%d" % number * 300)
+    assert {bytes(value) for value in reader.cursor().iternext(keys=False)} == {b"x" * 300}
+    kv.close()
