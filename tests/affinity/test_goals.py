@@ -357,6 +357,27 @@ def test_one_that_has_gone_keeps_no_other_one_that_nobody_needs() -> None:
     assert rows_due(topology) == [CopiesRemoved(copy=ONES[ADA], partitions=(0,))]
 
 
+def test_nobody_is_dropped_while_one_of_the_row_is_away() -> None:
+    """Who is about to be dropped may be all that is left of it, should the others go as well."""
+    topology = behind(with_goal((ADA, DEB)), *(
+        change(copy=ONES[DEB], partitions=(0,)) for change in (CopiesAdmitted, CopiesAdded)
+    ), GoalsReached(partitions=(0,)))  # fmt: skip
+    assert rows_due(topology) == [CopiesRemoved(copy=ONES[BOB], partitions=(0,))]
+    assert rows_due(behind(topology, MemberGone(incarnation=ONES[DEB]))) == []
+
+
+def test_who_is_dropped_is_named_in_the_order_of_members_whatever_they_held() -> None:
+    topology = entered(begun(partitions=3), DEB)
+    goals = ((0, (ADA, DEB)), (2, (CID, DEB)))
+    topology = behind(topology, GoalsSet(members=topology.holding, goals=goals), *(
+        change(copy=ONES[DEB], partitions=(0, 2)) for change in (CopiesAdmitted, CopiesAdded)
+    ), GoalsReached(partitions=(0, 2)))  # fmt: skip
+    assert rows_due(topology) == [
+        CopiesRemoved(copy=ONES[ADA], partitions=(2,)),
+        CopiesRemoved(copy=ONES[BOB], partitions=(0,)),
+    ]
+
+
 @given(st.lists(st.sampled_from([ADA, BOB, CID, DEB, EVE]), max_size=6), st.integers(0, 2))
 def test_whoever_comes_and_goes_all_is_divided_evenly_in_the_end(
     turns: list[UUID], backups: int
