@@ -13,6 +13,7 @@ from tidelog.affinity.table import PartitionRow
 from tidelog.affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
 from tidelog.checkpoints.replay import State
 from tidelog.engine.net.kinds import BY_NUMBER
+from tidelog.engine.node.log import Haste
 from tidelog.engine.node.prepared import EndCommit
 from tidelog.engine.node.settling import PAUSE_S, TELL_S, Settling
 from tidelog.engine.node.tx_messages import told_of
@@ -29,11 +30,10 @@ class Around:
         self.now, self.queue = 10.0, list[EndCommit]()
         self.told: list[tuple[Incarnation, str, Any]] = []
         self.under_way: set[tuple[int, bytes]] = set()
+        self.served, self.hastes = {0}, list[Haste]()
         self.state = State(b"s" * 16, one_space(2))
-        log: Any = SimpleNamespace(
-            state=self.state, put=lambda commit, _haste: self.queue.append(commit), fold=self._fold
-        )
-        partitions: Any = SimpleNamespace(is_open=lambda one: one == 0, epoch=lambda _one: 1)
+        log: Any = SimpleNamespace(state=self.state, put=self._put, fold=self._fold)
+        partitions: Any = SimpleNamespace(is_open=self.served.__contains__, epoch=lambda _one: 1)
         works: Any = SimpleNamespace(
             prepared=list, at=lambda *one: one if one in self.under_way else None
         )
@@ -43,6 +43,10 @@ class Around:
         self.here = participating
         self.decide()
         self.settling.opened(0)
+
+    def _put(self, commit: EndCommit, haste: Haste) -> None:
+        self.queue.append(commit)
+        self.hastes.append(haste)
 
     def _fold(self, records: Any, then: Any) -> None:
         for record in records:
@@ -68,15 +72,16 @@ class Around:
         )  # fmt: skip
         self.settling.decided(Topology(index=1, members=members, partitions=partitions))
 
-    def commit(self, name: str, number: int) -> bytes:
-        """Let a transaction of both partitions commit here, on every copy."""
+    def commit(self, name: str, number: int, *, everywhere: bool = True) -> bytes:
+        """Let a transaction of both partitions commit here, on every copy if not told otherwise."""
         prepare = record_of(f"prepare {name} p0 e1 #{number} with p1: k=1")
         assert isinstance(prepare, PrepareRecord)
         self.state.apply(1, prepare._replace(near=(NEAR.member.bytes, 1)))
         runs = f"p0 e1 #{number}+1, p1 e1 #{number}+1"
         self.state.apply(2, record_of(f"commit {name} time 7: {runs}; here p0"))
         tx_id = COMMITS["AB".index(name)]
-        self.here.committed_here(0, tx_id)
+        if everywhere:
+            self.here.committed_here(0, tx_id)
         return tx_id
 
     def tick(self, seconds: float = TELL_S) -> list[tuple[Incarnation, str, Any]]:
@@ -203,3 +208,75 @@ def test_a_new_author_settles_what_is_remembered() -> None:
     assert around.tick(9.0) == []
     around.settling.opened(0)
     assert around.tick() == [(ME, "settled", [(0, 0, tx_id)])]
+
+
+def test_what_every_copy_has_behind_a_seal_is_for_the_next_author_to_tell() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1, everywhere=False)
+    around.settling.sealed(0)
+    around.here.committed_here(0, tx_id)
+    assert around.tick() == []
+
+
+def test_a_collector_asks_those_that_have_not_told_it() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    settled, asked = (ME, "settled", [(0, 0, tx_id)]), (BOB, "ask-settled", [(0, 1, tx_id)])
+    assert around.tick() == [settled], "they are about to tell it"
+    assert around.tick(PAUSE_S) == [settled, asked]
+    around.settling.settled(BOB, [(0, 1, tx_id)])
+    assert around.tick(2 * PAUSE_S) == [settled]
+
+
+def test_a_collector_that_asks_is_told_what_every_copy_has_and_what_was_forgotten() -> None:
+    around = Around()
+    tx_id, lagging = around.commit("A", 1), around.commit("B", 2, everywhere=False)
+    gone, under_way = b"C".ljust(16, b"."), b"D".ljust(16, b".")
+    around.under_way = {(0, under_way)}
+    asked = [(1, 0, one) for one in (tx_id, lagging, gone, under_way)]
+    around.settling.asked_settled(BOB, asked)
+    assert around.told == [(BOB, "settled", [(1, 0, tx_id), (1, 0, gone)])]
+    around.told.clear()
+    around.settling.asked_settled(BOB, [(1, 0, lagging), (0, 1, gone)])
+    assert around.told == [], "a copy lacks the one, and the other is of another member"
+    around.served.clear()
+    around.settling.asked_settled(BOB, asked)
+    assert around.told == [], "whoever serves it next knows"
+
+
+def test_of_what_another_collector_lets_be_forgotten_nothing_is_left() -> None:
+    # It was the collector that had heard of some partitions, and of this one not yet.
+    for everywhere in (True, False):
+        around = Around()
+        tx_id = around.commit("A", 1, everywhere=everywhere)
+        around.settling.settled(BOB, [(0, 1, tx_id)])
+        around.settling.forget([(0, tx_id)])
+        around.settling.write_forgotten()
+        around.carry()
+        if everywhere:
+            around.tick()
+        else:
+            around.settling.settled(BOB, [(0, 1, tx_id)])
+        assert around.settling._having == {}
+
+
+def test_what_another_partition_of_the_collector_forgets_is_not_forgotten_by_all() -> None:
+    around = Around()
+    tx_id = around.commit("A", 1)
+    around.state.apply(3, record_of("prepare A p1 e1 #1 with p0: k=1"))
+    around.state.apply(4, record_of("commit A time 7: p0 e1 #1+1, p1 e1 #1+1; here p1"))
+    around.served.add(1)
+    for partition in (0, 1):
+        around.settling.settled(ME, [(0, partition, tx_id)])
+    around.settling.forget([(1, tx_id)])
+    around.settling.write_forgotten()
+    around.carry()
+    assert around.told == []
+    assert (NEAR, "ask-over", ([tx_id],)) in around.tick()
+
+
+def test_what_is_forgotten_waits_for_what_is_written_anyway() -> None:
+    around = Around()
+    around.settling.forget([(0, around.commit("A", 1))])
+    around.settling.write_forgotten()
+    assert around.hastes == [Haste.COURTESY]

@@ -114,6 +114,22 @@ def test_nobody_asks_who_has_gone_and_who_has_answered() -> None:
     assert at.said() == [("bob", "question", asked(3))], "the new primary knows"
 
 
+def test_a_new_epoch_of_any_other_group_is_asked_soon_and_never_later_for_that() -> None:
+    at = prepared()
+    for _ in range(3):
+        at.now += PAUSE_S_MAX
+        at.settling.tick()
+    at.said()
+    at.decide({5: 2})
+    at.now += PAUSE_S - 0.1
+    at.decide({5: 3})
+    at.settling.tick()
+    assert at.said() == []
+    at.now += 0.1
+    at.settling.tick()
+    assert at.said() == [("cid", "question", asked(3)), ("cid", "question", asked(5))]
+
+
 def test_what_is_on_its_way_or_decided_is_not_asked_about() -> None:
     at = Primary()
     at.here.prepare(CID, prepare(HOME, TX))
