@@ -95,7 +95,8 @@ def lent_with(record: bytes) -> Message:
 
 
 def run_of(*run: int) -> bytes:
-    return supplied(transactions=(Supplied(bytes(16), 1, Run(*run), 5, Columns(16, [], [])),))
+    columns = Columns(16, [b"a"] * run[3], [b"v"] * run[3])
+    return supplied(transactions=(Supplied(bytes(16), 1, Run(*run), 5, columns),))
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,7 @@ def run_of(*run: int) -> bytes:
         BY_NAME["reached"].message(1, [4], [1], [[3, 2]]),
         BY_NAME["reached"].message(1, [4], [1], [[1, 3, 3, 5]]),
         BY_NAME["reached"].message(1, [4], [1], [[0, 3]]),
+        BY_NAME["reached"].message(1, [4], [1], [[1.5, 3]]),
         BY_NAME["lend"].message(1, 1, [4], [1], [[1, COUNTER_MAX + 1]]),
         BY_NAME["lend"].message(1, 1, [4], [1], [["a", "b"]]),
         BY_NAME["lend"].message(1, 1, [4, 5], [1, 1], [[1, 2]]),
@@ -120,6 +122,7 @@ def run_of(*run: int) -> bytes:
         lent_with(supplied(closed=(Closed(1, COUNTER_MAX, 2, ""),))),
         lent_with(run_of(5, 1, 1, 1)),
         lent_with(run_of(4, 1, 1, 0)),
+        lent_with(run_of(4, 1, COUNTER_MAX, 2)),
     ],
 )
 def test_what_cannot_be_is_refused(message: Message) -> None:
@@ -128,6 +131,11 @@ def test_what_cannot_be_is_refused(message: Message) -> None:
     )
     with pytest.raises(FrameError, match=f"^{name}: "):
         READERS[name](message)
+
+
+def test_a_run_of_the_partition_that_is_lent_is_none_of_these() -> None:
+    found = lent_of(lent_with(run_of(4, 1, COUNTER_MAX, 1))).found
+    assert [one.run for one in found[4].transactions] == [Run(4, 1, COUNTER_MAX, 1)]
 
 
 @pytest.mark.slow

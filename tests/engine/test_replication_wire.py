@@ -40,6 +40,7 @@ from tidelog.engine.replication.stream import (
     stored_message,
     stored_of,
 )
+from tidelog.tx.counter import COUNTER_MAX
 from tidelog.wal.records import (
     Closed,
     Columns,
@@ -168,6 +169,24 @@ def test_epochs_arrive_as_they_were_sent() -> None:
 def test_items_of_streams_arrive_as_they_were_sent() -> None:
     assert replicated_of(arrived(replicate_message(ITEMS))) == ITEMS
     assert replicated_of(arrived(replicate_message([]))) == []
+
+
+@pytest.mark.parametrize(
+    ("locks", "details"),
+    [(None, {}), (None, {"tag": "t"}), ([(16, b"read")], {}), ([(16, b"read")], {"tag": "t"})],
+)
+def test_a_prepare_of_one_group_arrives_with_all_that_it_has(
+    locks: list[tuple[int, bytes]] | None, details: dict[str, Any]
+) -> None:
+    record = prepare(5, 1, COUNTER_MAX)._replace(locks=locks, details=details)
+    items = [Item(5, 9, 1, 2, record)]
+    assert replicated_of(arrived(replicate_message(items))) == items
+
+
+def test_a_prepare_of_one_group_has_its_home_in_a_partition() -> None:
+    record = prepare(5, 1, 1)._replace(locks=None, details={}, home=-1)
+    with pytest.raises(FrameError, match="not numbers of 63 bits"):
+        replicated_of(replicate_message([Item(5, 9, 1, 2, record)]))
 
 
 def test_how_far_a_copy_has_streams_arrives_as_it_was_sent() -> None:

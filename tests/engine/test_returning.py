@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from tidelog.engine.replication.returning import (
     supply_pieces_of,
 )
 from tidelog.rebalance.choosing import SupplyKind
+from tidelog.tx.counter import COUNTER_MAX
 from tidelog.wal.records import (
     AdmitRecord,
     ClearRecord,
@@ -190,6 +192,78 @@ def test_columns_of_different_lengths_are_refused(kind: str) -> None:
 )
 def test_an_admission_with_other_records_is_refused(records: bytes) -> None:
     assert refused("admit", altered("admit", "records", records))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"partition": 5}, "an ADMIT of partition 5"),
+        ({"admission": 8}, "an ADMIT of partition 4"),
+        ({"ranges": ((6, 2),)}, r"a range \(6, 2\) at 6"),
+        ({"ranges": ((8, 2), (9, 1))}, r"a range \(9, 1\) at 10"),
+        ({"ranges": ((8, 2), (10, 1))}, r"a range \(10, 1\) at 10"),
+        ({"hwm": 9}, "HWM 9 with number 10 applied"),
+        ({"hwm": COUNTER_MAX + 1}, "HWM 9223372036854775808 with number 10 applied"),
+        ({"epochs": ((1, 1), (1, 9))}, "epoch"),
+    ],
+)
+def test_an_admission_of_which_no_counter_can_be_made_is_refused(
+    changes: dict[str, Any], why: str
+) -> None:
+    record = encode_record(replace(ADMIT, **changes))
+    for said in (
+        refused("admit", altered("admit", "records", record)),
+        refused("pairs", ended("record", record)),
+    ):
+        assert re.search(why, said)
+
+
+def elsewhere(*run: int) -> PrepareRecord:
+    """What is pending at another place than the one that is spoken of."""
+    return prepare(12)._replace(run=Run(*run), participants=(Participant(run[0], run[1], run[3]),))
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ((elsewhere(5, 2, 12, 1),), "is not of partition 4"),
+        ((elsewhere(4, 1, 12, 1),), "is pending in another epoch"),
+        ((elsewhere(4, 2, 8, 1),), "is pending in another epoch"),
+        ((replace(OUTCOMES, partition=5, committed=()),), "outcomes of another partition"),
+    ],
+)
+def test_what_comes_with_an_admission_is_of_its_partition_and_its_epochs(
+    records: tuple[Any, ...], why: str
+) -> None:
+    payload = b"".join(map(encode_record, (ADMIT, *records)))
+    assert why in refused("admit", altered("admit", "records", payload))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transactions": (SUPPLIED.transactions[0]._replace(run=Run(5, 1, 7, 2)),)},
+        {"transactions": (SUPPLIED.transactions[0]._replace(run=Run(4, 1, 0, 2)),)},
+        {"closed": (Closed(2, 0, 1, "gap"),)},
+        {"closed": (Closed(0, 11, 1, "gap"),)},
+        {"closed": (Closed(2, COUNTER_MAX, 2, "gap"),)},
+    ],
+)
+def test_a_piece_of_history_has_numbers_that_there_may_be_and_of_its_partition(
+    changes: dict[str, Any],
+) -> None:
+    record = encode_record(replace(SUPPLIED, **changes))
+    said = refused("supply", altered("supply", "records", record))
+    assert "is not of partition 4, or not of its numbers" in said
+
+
+def test_the_last_number_that_there_may_be_is_none_too_many() -> None:
+    last = replace(SUPPLIED, closed=(Closed(2, COUNTER_MAX, 1, "gap"),))
+    pieces = [PIECE._replace(record=last)]
+    assert supply_pieces_of(arrived(supply_message(pieces))) == pieces
+    assert demanded_of(arrived(demand_message([Demanded(HERE, COUNTER_MAX)])))
+    said = refused("demand", demand_message([Demanded(HERE, COUNTER_MAX + 1)]))
+    assert "is not a number of 63 bits" in said
 
 
 def test_a_way_to_come_back_that_nobody_knows_is_refused() -> None:
