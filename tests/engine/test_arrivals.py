@@ -11,6 +11,7 @@ from support.group_transactions import BOB, TX
 from tidelog.engine.node.arrivals import ArrivedItems
 from tidelog.engine.replication.following import Following
 from tidelog.engine.replication.stream import Item, Streamed
+from tidelog.engine.replication.streams import ITEM_OVERHEAD
 from tidelog.wal.records import CommitRecord, OutcomesRecord, RollbackRecord, Run
 
 RUN = Run(0, 1, 1, 1)
@@ -41,3 +42,8 @@ def arrived(*records: Streamed) -> ArrivedItems:
 )  # fmt: skip
 def test_only_what_somebody_waits_for_is_stored_at_once(names: str, matters: bool) -> None:
     assert arrived(*map(RECORDS.__getitem__, names.split())).matters is matters
+
+
+def test_what_has_arrived_counts_in_the_queue_of_the_log_with_what_it_writes() -> None:
+    commit = arrived(*map(RECORDS.__getitem__, ("open", "prepare", "part"))).commit(lambda _: None)
+    assert commit.size == 3 * ITEM_OVERHEAD + 2 * len(b"a1")

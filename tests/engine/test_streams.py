@@ -14,6 +14,7 @@ from tidelog.engine.replication.stream import EndRecord, Item, StoredUpto
 from tidelog.engine.replication.streams import (
     BY_TAKEOVER,
     ITEM_OVERHEAD,
+    NEARLY_ITEMS,
     PartitionStream,
     Streams,
 )
@@ -301,6 +302,40 @@ def test_a_copy_is_late_though_there_is_always_something_new_and_it_repeats_itse
     streams.stored(B, StoredUpto(PARTITION, BY_TAKEOVER, EPOCH, 2), 106.0)
     assert list(stream.late(111.0, 5.0)) == [], "it has stored something since"
     assert list(stream.late(111.1, 5.0)) == [B]
+
+
+def test_a_copy_that_was_sent_all_and_has_stored_nothing_is_late_though_there_is_more() -> None:
+    streams = opened(B)
+    (stream,) = streams
+    streams.prepare(prepared(1), 10, None, now=0.0)
+    for now in (2.0, 4.0):
+        streams.sent(B.member, streams.next_items(B.member, 1 << 20))
+        streams.prepare(prepared(int(now)), 10, None, now=now)
+    assert list(stream.late(5.1, 5.0)) == [B]
+
+
+def test_what_is_excused_ends_now_and_no_copy_has_more_time_for_that() -> None:
+    streams = opened(B)
+    (stream,) = streams
+    streams.prepare(prepared(1), 10, None, now=0.0)
+    stream.excuse(100.0, 7.0)
+    assert list(stream.late(12.0, 5.0)) == []
+    assert list(stream.late(12.1, 5.0)) == [B]
+
+
+def test_a_copy_that_is_waited_for_and_lacks_few_items_has_nearly_all() -> None:
+    streams = opened(B)
+    (stream,) = streams
+    streams.admit(PARTITION, C, 9, 0.0)
+    for first in range(1, NEARLY_ITEMS):
+        prepare(streams, first)
+    assert stream.has_nearly_all(B.member)
+    assert not stream.has_nearly_all(C.member), "it is catching up"
+    streams.join(PARTITION, C)
+    assert stream.has_nearly_all(C.member)
+    prepare(streams, NEARLY_ITEMS)
+    assert not stream.has_nearly_all(B.member)
+    assert not stream.has_nearly_all(A.member)
 
 
 def test_an_answer_moves_what_is_sent_next_forward_only() -> None:
