@@ -247,6 +247,17 @@ def test_a_stream_that_has_ended_is_not_waited_for() -> None:
     assert len(pinned_words(at)) == 1
 
 
+def test_copies_are_not_waited_for_any_more_once_a_hold_is_over() -> None:
+    at = Pinned()
+    at.here.prepare(CID, prepare(ALL, TX))
+    at.pin()
+    at.go_on()
+    assert len(at.begun) == 2
+    at.now += HOLD_S
+    at.go_on()
+    assert at.begun == []
+
+
 def test_a_pin_whose_hold_is_over_or_that_was_closed_is_not_told() -> None:
     for ends in ("resumed", "closed"):
         at = Pinned()
@@ -767,6 +778,18 @@ def test_a_pin_that_nobody_has_any_more_keeps_nothing_apart() -> None:
     gc.collect()
     assert len(at.log.overlay.ended) == 1
     assert list(at.files.snapshots) == []
+
+
+def test_a_pin_that_has_ended_for_its_memory_keeps_none_though_it_was_read() -> None:
+    at = Pinned()
+    prepared(at)
+    at.pin()
+    at.resume()
+    assert at.shows(shown=[TX]) == b"v"
+    [pin] = at.files.snapshots
+    pin.expire("it took too much memory")
+    assert "too much memory" in expired(at), "it is there until it is told to go"
+    assert (pin._view, pin._shown, pin.prepared) == (None, None, [])
 
 
 def test_a_pin_ends_with_its_store() -> None:

@@ -343,6 +343,19 @@ def test_a_later_attempt_is_of_the_decisions_by_then() -> None:
     assert at.said() == [("bob", "resume", 2)]
 
 
+def test_who_has_pinned_for_an_earlier_attempt_and_serves_nothing_by_now_is_not_of_it() -> None:
+    at, everything = Taker(), list(range(PARTITIONS))
+    at.take()
+    at.pinned(ME, CID)
+    at.decide(replace(topology(authors=dict.fromkeys(everything, BOB)), index=DECIDED + 1))
+    at.passes(ATTEMPT_S_MAX + 0.01)
+    at.said()
+    at.pinned(BOB, attempt=2, decided=DECIDED + 1, partitions=everything)
+    assert at.said() == [("bob", "resume", 2)]
+    at.held(BOB, attempt=2)
+    assert the_answer(at).members == {BOB: everything}
+
+
 def test_an_own_answer_that_comes_at_once_and_begins_another_attempt_confuses_nobody() -> None:
     # The others were told to go on with the second attempt, of which they had no pin yet.
     at = Taker()
