@@ -344,6 +344,38 @@ def test_a_transaction_sees_its_own_writes_in_every_read(alone: Members) -> None
         assert list(m) == expected
 
 
+def test_what_a_transaction_pops_is_gone(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update_many({"a": 1, "b": 2, "c": 3})
+        with db.transaction() as tx:
+            assert (tx[m].popitem(), tx[m].popitem()) == (("a", 1), ("b", 2))
+            assert dict(tx[m]) == {"c": 3}
+        assert dict(m) == {"c": 3}
+        with db.transaction() as tx:
+            assert tx[m].popitem() == ("c", 3)
+            with pytest.raises(KeyError):
+                tx[m].popitem()
+
+
+def test_nothing_goes_on_behind_the_end_of_a_transaction_or_of_its_map(alone: Members) -> None:
+    with connect(alone.url) as db:
+        m = counters(db)
+        m.update_many({"a": 1, "b": 2})
+        tx = db.transaction()
+        rows = iter(tx[m].items())
+        assert next(rows) == ("a", 1)
+        tx.rollback()
+        with pytest.raises(ClosedError):
+            list(rows)
+        tx = db.transaction()
+        inside = tx[m]
+        db.drop(m.name)
+        with pytest.raises(NotFoundError, match="was dropped"):
+            inside.set("a", 2)
+        tx.rollback()
+
+
 def test_the_tag_and_a_given_id_travel(alone: Members) -> None:
     with connect(alone.url) as db:
         m, tx_id = counters(db), db.new_id()

@@ -399,6 +399,12 @@ def test_what_is_locked_is_asked_for_once_and_brings_nothing_to_who_only_writes(
     assert arguments(step)[3:6] == ([b"c"], True, False), "it was locked to be read only"
 
 
+def test_who_keeps_the_transaction_is_told_that_it_had_a_lock_before() -> None:
+    """Else it would begin anew what it has lost, without the locks that there were."""
+    steps = [done(kept().written(NAMESPACE, [b"a"], FOREVER), LOCKED)[0] for _ in range(2)]
+    assert [arguments(step)[1] for step in steps] == [False, False]
+
+
 def _read(count: int) -> Value:
     return Value((KEEPER, [[b"v", 1, 1]] * count), 0.0)
 

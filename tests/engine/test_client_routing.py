@@ -12,7 +12,7 @@ import pytest
 from support.client_scripts import played
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.engine.client.changes import TransactionContent
-from tidelog.engine.client.commits import committing, put_of
+from tidelog.engine.client.commits import AGAIN_PAUSE_S_MAX, committing, put_of
 from tidelog.engine.client.lateness import within
 from tidelog.engine.client.routing import (
     ATTEMPTS_KEPT_MAX,
@@ -20,6 +20,7 @@ from tidelog.engine.client.routing import (
     PAUSE_S,
     PAUSE_S_MAX,
     Ask,
+    Broke,
     ClientEvent,
     ClientStep,
     Cluster,
@@ -31,9 +32,16 @@ from tidelog.engine.client.routing import (
     Steps,
     Unreached,
     Value,
+    is_there,
     served,
 )
-from tidelog.errors import DeadlineError, NotEnoughMembersError, PartitionUnavailableError
+from tidelog.errors import (
+    CommitUnknownError,
+    DeadlineError,
+    DiskError,
+    NotEnoughMembersError,
+    PartitionUnavailableError,
+)
 
 SCRIPTS = sorted((Path(__file__).parent / "client_scripts").glob("*.txt"))
 
@@ -133,6 +141,64 @@ def test_a_commit_that_lost_all_its_races_is_told_what_was_in_the_way() -> None:
     assert caught.value.hint.endswith("same keys. Look at what is in doubt.")
 
 
+def committed(first: Any = None) -> Steps[Any]:
+    """Begin the commit of one key; each attempt has an id of its own."""
+    ids = iter([b"%016d" % number for number in range(99)])
+    return committing(cluster(), put_of(7, 0, b"k", b"v"), None, lambda: next(ids), 10.0, first)
+
+
+def test_pauses_between_lost_races_grow_up_to_a_limit_and_never_behind_the_end_of_the_call() -> (
+    None
+):
+    steps = committed()
+    step, pauses = next(steps), []
+    for now in [0.0] * 12 + [9.99]:
+        assert isinstance(step, Ask)
+        step = steps.send(Failed("again", "", {}, now))
+        assert isinstance(step, Pause)
+        pauses.append(step.seconds)
+        step = steps.send(StepDone(now))
+    grown = [min(PAUSE_S * 2**number, AGAIN_PAUSE_S_MAX) for number in range(12)]
+    assert pauses == [*grown, pytest.approx(0.01)]
+
+
+def test_a_first_attempt_that_others_made_and_that_lost_its_race_is_followed_by_a_new_one() -> None:
+    view = cluster().view
+    assert view is not None
+    steps = committed((b"of the others' id", (view.members[1], Failed("again", "", {}, 1.0))))
+    assert next(steps) == Pause(PAUSE_S)
+    step = steps.send(StepDone(1.0))
+    assert isinstance(step, Ask)
+    assert step.arguments[0] == b"%016d" % 0
+
+
+def test_a_commit_whose_outcome_nobody_can_tell_is_unknown_whatever_was_said() -> None:
+    steps = committed()
+    next(steps)
+    step = steps.send(Broke("it broke", 1.0))
+    while not isinstance(step, Ask) or step.operation != "outcome":
+        step = steps.send(StepDone(1.0) if isinstance(step, Pause) else MORE)
+    with pytest.raises(CommitUnknownError, match=r"it broke; then .*the disk is gone") as caught:
+        steps.send(Failed(DiskError.code, "the disk is gone", {}, 2.0))
+    assert (caught.value.tx_id, caught.value.home) == (b"%016d" % 0, 0)
+
+
+def test_a_commit_whose_answer_was_lost_behind_its_time_is_unknown_at_once() -> None:
+    steps = committed()
+    next(steps)
+    with pytest.raises(CommitUnknownError):
+        steps.send(Broke("it broke", 10.0))
+
+
+def test_a_commit_names_the_epochs_of_its_own_partitions() -> None:
+    at = Cluster(["a:1"])
+    members = [[name, 1, True, chr(name[0])] for name in (A, B)]
+    at.learn([5, members, [[0, 3, 0]], [], [0, 1, 0], [4, 5, 6], [], [[0], [1], [0]]])
+    assert at.view is not None
+    job = Job((0, 2), "commit", ("what",), 10.0, named=(0, 2))
+    assert tuple(job.told(at.view)) == ("what", (0, 2), [4, 6])
+
+
 # ------------------------------------------------------------------ whom others know of
 
 LESS, MORE = Value({"majority": False}, 2.0), Value({"majority": True}, 2.0)
@@ -180,6 +246,45 @@ def test_who_is_away_is_looked_for_at_its_address_and_is_coming_if_it_answers_th
     assert steps.send(StepDone(2.0)) == Ask(A, "status", (), 3.0)
     with pytest.raises(PartitionUnavailableError):
         steps.send(MORE)  # this time somebody else has answered: it is away
+
+
+def test_a_member_that_is_known_and_away_is_not_there() -> None:
+    for away in (b"", B):
+        steps = is_there(cluster(away=away), B, 10.0, 1.0)
+        assert next(steps) == Ask(A, "status", (), 2.0)
+        with pytest.raises(StopIteration) as ended:
+            steps.send(MORE)
+        assert ended.value.value is (away != B)
+
+
+def test_a_member_that_cannot_tell_its_status_has_been_heard_of() -> None:
+    steps, _ = begun(cluster_of("s"))
+    assert steps.send(REFUSED) == Ask(A, "status", (), 3.0)
+    assert isinstance(steps.send(Failed("wait", "it has just started", {}, 2.0)), Pause)
+
+
+def test_a_status_that_does_not_tell_of_a_majority_is_none_of_a_minority() -> None:
+    steps, _ = begun(cluster_of("a"))
+    assert steps.send(TOO_FEW) == Ask(A, "status", (), 3.0)
+    assert isinstance(steps.send(Value({}, 2.0)), Pause)
+
+
+def test_several_partitions_are_coming_if_all_of_them_are() -> None:
+    at = Cluster(["a:1"])
+    members = [[name, 1, name == A, chr(name[0])] for name in (A, B)]
+    at.learn([5, members, [[0, 2, 0]], [], [1, 1], [1, 1], [0], [[1, 0], [1]]])
+    steps = served(at, Job((0, 1), "get", (), 10.0))
+    assert next(steps) == Pause(0.0)
+    assert steps.send(StepDone(1.0)) == Ask(A, "status", (), 2.0)
+    with pytest.raises(PartitionUnavailableError):
+        steps.send(MORE)
+
+
+def test_a_cluster_that_was_named_keeps_its_id_whoever_answers() -> None:
+    at = Cluster(["a:1"], b"c" * 16)
+    members = [[A, 1, True, "a"]]
+    at.meet(b"d" * 16, b"s" * 16, [5, members, [[0, 1, 0]], [], [0], [1], [], [[0]]])
+    assert (at.id, at.store) == (b"c" * 16, b"s" * 16)
 
 
 def test_a_minority_that_nobody_can_tell_more_about_is_an_error() -> None:
