@@ -2,7 +2,8 @@
 
 Invariants:
 
-- What one member answers to one request is of one moment; two requests are two moments.
+- What one member answers to one request is of one moment; two requests are two moments.  So are
+  more than ``GET_KEYS_MAX`` keys.
 - An iteration gives each key once, in order, also if partitions move meanwhile.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
+from ..net.operations import GET_KEYS_MAX
 from .routing import Cluster, Job, SplitError, Steps, served
 
 ReadWay = Callable[[Cluster, Job], Steps[Any]]
@@ -39,12 +41,16 @@ def got(
     until: float,
     way: ReadWay = served,
 ) -> Steps[FoundColumns]:
-    """Return what is at keys, which lie in these partitions: one request for each member."""
-    if len(set(partitions)) == 1:
+    """Return what is at keys, which lie in these partitions: one request for each member.
+
+    Of many keys it is one request for each ``GET_KEYS_MAX``.
+    """
+    if len(set(partitions)) == 1 and len(keys) <= GET_KEYS_MAX:
         job = Job(partitions[:1], "get", (namespace, keys), until)
         return FoundColumns(*(yield from way(cluster, job)))
     found = FoundColumns([None] * len(keys), [0] * len(keys), [0] * len(keys))
-    left: list[list[int]] = [list(range(len(keys)))]
+    firsts = range(0, len(keys), GET_KEYS_MAX)
+    left = [list(range(first, min(first + GET_KEYS_MAX, len(keys)))) for first in firsts]
     while left:
         places = left.pop()
         about = sorted({partitions[place] for place in places})

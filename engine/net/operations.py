@@ -1,15 +1,17 @@
 """What the arguments of requests are: the operations of ``docs/client-protocol.md``, with types.
 
-Types are those of ``kinds``.  Columns that belong together have one length.
+Types are those of ``kinds``.  Columns that belong together have one length.  Numbers are from 0 on
+and have 63 bits: a member passes many of them on to others, which take no others.
 
 Left out: what the operations do, which is a member's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...tx.counter import COUNTER_MAX
 from .kinds import Field, typed_fields, wrong_field
 
 OPERATIONS: Mapping[str, tuple[Field, ...]] = {
@@ -61,6 +63,10 @@ READS = typed_fields("namespace:int keys:bytes* epochs:int* counters:int*")
 RANGES = typed_fields("namespace:int partitions:int* low:bytes high:bytes? count:int digest:bytes")
 WRITES = typed_fields("namespace:int keys:bytes* values:any*")
 
+GET_KEYS_MAX = 8192
+"""Keys that one ``get`` may ask for: a member looks for them in one piece."""
+
+_NUMBERS = frozenset({int})
 _COLUMNS = frozenset({"keys", "epochs", "counters", "values", "partitions"})
 
 
@@ -74,6 +80,8 @@ def check_arguments(operation: str, arguments: Sequence[object]) -> None:
     if fields is None:
         raise MisunderstoodError(f"there is no operation {operation!r}")
     _check(operation, fields, arguments)
+    if operation == "get" and len(_column(arguments[1])) > GET_KEYS_MAX:
+        raise MisunderstoodError(f"a get of more than {GET_KEYS_MAX:,} keys")
     if operation in ("commit", "commit-locked"):
         reads, ranges, writes = arguments[-5:-2]
         for name, rows, row_fields in (
@@ -81,13 +89,13 @@ def check_arguments(operation: str, arguments: Sequence[object]) -> None:
             ("a range", ranges, RANGES),
             ("a write", writes, WRITES),
         ):
-            for row in _rows(rows):
+            for row in _column(rows):
                 _check(name, row_fields, row)
 
 
-def _rows(rows: object) -> Iterator[list[Any]]:
-    assert isinstance(rows, list)
-    return iter(rows)
+def _column(value: object) -> list[Any]:
+    assert isinstance(value, list)
+    return value
 
 
 def _check(what: str, fields: Sequence[Field], values: Sequence[object]) -> None:
@@ -96,6 +104,10 @@ def _check(what: str, fields: Sequence[Field], values: Sequence[object]) -> None
     wrong = wrong_field(fields, values)
     if wrong is not None:
         raise MisunderstoodError(f"{what}: {wrong}")
+    for field, value in zip(fields, values, strict=True):
+        numbers = _column(value) if field.items == _NUMBERS else [value] * (type(value) is int)
+        if numbers and not 0 <= min(numbers) <= max(numbers) <= COUNTER_MAX:
+            raise MisunderstoodError(f"{what}: {field.name} has to be from 0 to {COUNTER_MAX:,}")
     lengths = {
         len(value)
         for field, value in zip(fields, values, strict=True)

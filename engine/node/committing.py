@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...affinity.errors import (
     CommitUnknownError,
@@ -26,6 +26,7 @@ from ...affinity.errors import (
 from ...wal.records import Run
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
+from ..data.digests import RANGE_KEYS_MAX
 from ..data.namespaces import OUTCOMES
 from ..data.updates import FewUpdates, Writes
 from ..replication.streams import Streams
@@ -43,6 +44,8 @@ SHARE_BYTES_MAX, SHARE_KEYS_MAX = 16 << 20, 100_000
 """Of one transaction in a cluster of several members, but for one value that is larger: it takes a
 member some tenths of a second in one piece, and one that says nothing for a second is taken for
 dead."""
+READ_KEYS_MAX = 50_000
+"""Keys that one such transaction may have read, beside those of ranges; each is looked at again."""
 SILENT_S = 0.1
 """Seconds after which a copy that has stored nothing counts as silent."""
 RECENT_MAX = 65_536
@@ -112,7 +115,9 @@ class Committing:
     def commit(self, request: ClientRequest) -> None:
         """Take a commit; it is answered when it has ended."""
         if self._partitions.has_others():
-            _check_share(request.arguments[6])
+            keys_read, ranges_read, writes = request.arguments[4:7]
+            _check_share(writes)
+            _check_reads(keys_read, ranges_read)
         wanted = wanted_of(request.arguments, self._log.state, request.opened)
         touched = wanted.partitions()
         if wanted.tx_id in self._ids or self._leading.leads(wanted.tx_id):
@@ -399,6 +404,19 @@ def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) 
             "of several carries in one piece",
             hint=f"Commit at most {SHARE_KEYS_MAX:,} keys, and {SHARE_BYTES_MAX:,} bytes, at once; "
             "`map.load` does that.",
+        )
+
+
+def _check_reads(keys_read: Sequence[list[Any]], ranges: Sequence[list[Any]]) -> None:
+    """Raise for more to confirm than is looked at in one piece."""
+    keys = sum(len(row[1]) for row in keys_read)
+    in_ranges = sum(row[4] for row in ranges)
+    if keys > READ_KEYS_MAX or in_ranges + len(ranges) > RANGE_KEYS_MAX + 1:
+        raise TransactionTooLargeError(
+            f"a transaction that has read {keys:,} keys, and {in_ranges:,} of {len(ranges):,} "
+            "ranges, is more than members of a cluster of several confirm in one piece",
+            hint=f"Read at most {READ_KEYS_MAX:,} keys, and {RANGE_KEYS_MAX:,} of ranges, in one "
+            "transaction; `db.snapshot()` reads any number.",
         )
 
 

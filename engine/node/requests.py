@@ -349,7 +349,8 @@ class Requests:
         if not 0 <= partition < self._log.state.partitions:
             raise not_understood("a partition that is not there")
         self._partitions.check((partition,), self._around.now)
-        self._around.move(partition, member, lambda refused: _done(request, refused))
+        target = _member_of(member).bytes
+        self._around.move(partition, target, lambda refused: _done(request, refused))
 
     # -------------------------------------------------------------- maps
 

@@ -45,6 +45,32 @@ async def refusal(client: RawClient, operation: str, *arguments: object) -> Fail
     return None
 
 
+@pytest.mark.parametrize("version", [(-1, 0), (0, -1), (1 << 63, 0), (0, 1 << 63)])
+def test_versions_that_cannot_be_are_refused_before_other_members_hear_of_them(
+    version: tuple[int, int],
+) -> None:
+    # The primary of both partitions ended at its own message about them, and so did the next one.
+    at = cluster(21, nodes=3, backups=2)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        near = at.primary(0)
+        other = next(p for p in range(1, PARTITIONS) if at.primary(p) == near)
+        client = await clients.to(near)
+        reads = [[number, [at.key(other, 0)], [version[0]], [version[1]]]]
+        writes = [[number, [at.key(0, 0)], [b"v"]]]
+        commit: list[object] = [b"c" * 16, 1, False, None, reads, [], writes]
+        put: list[object] = [b"p" * 16, 1, False, None, [], [], writes]
+        first, second = await client.begin_all(("commit", put), ("commit", commit))
+        await client.answer(first)
+        with pytest.raises(FailureError, match="cannot be understood"):
+            await client.answer(second)
+        assert (await client.ask("get", number, [at.key(0, 0)]))[0] == [b"v"]
+
+    at.run(scenario)
+
+
 def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_on() -> None:
     at = cluster(20, nodes=1)
     clients = Clients(at)
@@ -82,11 +108,13 @@ def test_requests_with_numbers_that_cannot_be_are_answered_and_the_member_goes_o
                 ("scan", [value, [0], b"", None, False, 1, True, True]),
                 ("scan", [number, [value], b"", None, False, 1, True, True]),
                 ("map", ["new", "bytes", value, "bytes", 1]),
+                ("exchanges", [value]),
             ]
         nonsense += [
             ("scan", [number, [], b"", None, False, 1, True, True]),
             ("scan", [number, [0, 0, 0], b"", None, False, 1, True, True]),
             ("scan", [number, [True], b"", None, False, 1, True, True]),
+            ("move", [0, b"n1"]),
             ("get", [number, []]),
             ("get", [number, [b""]]),
             ("map", ["a\0b", "bytes", 1, "bytes", 1]),

@@ -27,6 +27,7 @@ from tidelog.engine.client.unsupported import NOT_YET
 from tidelog.engine.commit.outcomes import home_of
 from tidelog.engine.data.digests import RANGE_KEYS_MAX
 from tidelog.engine.net import frames
+from tidelog.engine.net.operations import GET_KEYS_MAX
 from tidelog.errors import (
     ClosedError,
     CodecError,
@@ -131,6 +132,14 @@ def test_a_transaction_whose_answer_was_lost_is_not_run_again(alone: Members) ->
         m["a"] = 1
         db.run(work)
         assert (m["a"], runs) == (2, 1)
+
+
+def test_many_keys_are_asked_for_by_several_requests(three: Members) -> None:
+    with connect(three.url) as db:
+        m = counters(db)
+        keys = [f"n{number}" for number in range(2 * GET_KEYS_MAX + 1)]
+        m[keys[0]], m[keys[-1]] = 1, 2
+        assert m.get_many(keys) == {keys[0]: 1, keys[-1]: 2}
 
 
 def test_the_work_of_a_client_may_commit_or_roll_back_itself(alone: Members) -> None:
