@@ -60,6 +60,8 @@ them: each group costs a frame and a sync at every copy."""
 COMPANY_S = 0.003
 """Seconds behind answers in which as many commits are expected to come: clients that were answered
 together come again one after the other, and the first would have a group of its own."""
+HELD_S = 0.01
+"""Seconds between looks whether this member holds still, for who wants something told."""
 GROUP_BYTES_MAX = 1 << 20
 """Bytes of updates from which on the rest of the queue waits for the next group."""
 
@@ -303,11 +305,15 @@ class NodeLog:
         await behind.wait()
 
     async def told(self) -> None:
-        """Wait until the log says, durably, what has committed by now."""
-        behind = trio.Event()
-        self._tells = True
-        self.put_records((), behind.set)
-        await behind.wait()
+        """Wait until the log says what has committed by now; in a hold it says nothing."""
+        while True:
+            behind = trio.Event()
+            self._tells = True
+            self.put_records((), behind.set)
+            await behind.wait()
+            if not self.held:
+                return
+            await trio.sleep(HELD_S)
 
     def hurry(self) -> None:
         """Let what is queued wait for nothing more."""

@@ -18,7 +18,7 @@ from support.group_transactions import FRESH, OTHER, TX
 from support.primaries import CID, ME, Primary, committed, prepare
 from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.replay import State
-from tidelog.engine.node.log import GROUP_BYTES_MAX, NodeLog
+from tidelog.engine.node.log import GROUP_BYTES_MAX, HELD_S, NodeLog
 from tidelog.engine.replication.streams import Streams
 from tidelog.errors import DiskError
 from tidelog.wal.records import (
@@ -290,6 +290,32 @@ def test_who_waits_until_the_log_tells_what_has_committed_finds_it_there() -> No
     at.trio(work)
     assert at.records() == upto(1)
     assert at.writer.synced == at.log.position
+
+
+def test_who_waits_until_the_log_tells_what_has_committed_waits_for_the_end_of_a_hold() -> None:
+    # It went on with nothing told, and a copy that came back lost its way by history.
+    at, told = Primary(), list[bool]()
+    asked(at, partition=SHARED)
+    at.all_have(SHARED)
+    at.records()
+    at.log.held = True
+
+    async def waits() -> None:
+        await at.log.told()
+        told.append(not at.log.held)
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(at.log.run)
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(waits)
+                await trio.sleep(5 * HELD_S)
+                assert told == []
+                at.log.let_go()
+            nursery.cancel_scope.cancel()
+
+    at.trio(work)
+    assert (told, at.records()) == ([True], upto(1))
 
 
 def test_a_barrier_does_not_wait_for_company_of_what_others_have_to_store() -> None:
