@@ -122,7 +122,8 @@ def init_member(
     if not 0 <= backups < min(len(members), REPLICAS_MAX):
         raise UsageError(
             f"{backups} backups cannot be had with {len(members)} members",
-            hint=f"Give at most {min(len(members), REPLICAS_MAX) - 1}.",
+            hint=f"Give at most {min(len(members), REPLICAS_MAX) - 1}. How many there are is said "
+            "when a cluster begins, for good: with more of them it begins with more members.",
         )
     if not 1 <= min_in_sync <= backups + 1:
         raise UsageError(

@@ -17,6 +17,7 @@ from ...affinity.errors import ClusterError, TidelogError, UsageError
 from ..agreement.identity import member_id
 from ..agreement.timing import Timing
 from ..net.addresses import address_of, check_address
+from ..net.transport import UnwelcomeError
 from ..store.options import Options
 from ..system.disk_errors import translated_disk
 from ..system.environment import Address, Environment
@@ -29,7 +30,8 @@ log = logging.getLogger("tidelog.node")
 DEFAULT_TIMING = Timing()
 DEFAULT_OPTIONS = Options()
 CHECK_S_MAX = 1.0
-"""Seconds in which seeds may tell a member that has joined before of which cluster they are."""
+"""Seconds in which seeds may tell a member that has joined before of which cluster they are, and
+whoever is at its address who that is."""
 
 
 async def run_member(
@@ -52,9 +54,10 @@ async def run_member(
     a path and port 0 is a Unix socket.  A ``newcomer`` joins a cluster that runs, with a directory
     that is made if there is none.  ``ready`` hears where it listens, ``started`` of each
     incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, for a
-    cluster of several if the member is to be ``alone``, and for a newcomer that is a member of
-    another cluster, or has the name of another member; what ``open_member`` raises;
-    ``ClusterError`` if the cluster will not have this disk, or nobody tells a newcomer of it.
+    cluster of several if the member is to be ``alone``, for the copy of a directory whose member
+    runs, and for a newcomer that is a member of another cluster, or has the name of another; what
+    ``open_member`` raises; ``ClusterError`` if the cluster will not have this disk, or nobody
+    tells a newcomer of it.
     """
     if newcomer is not None:
         await _join(environment, directory, newcomer)
@@ -68,6 +71,8 @@ async def run_member(
             where = listen or address_of(address)
             if not where[0].startswith("/"):
                 check_address(where[0], insecure=insecure)
+            if where != address_of(address):
+                await _check_only_one(member, opened, address)
             if started is not None:
                 started(member)
             await _run_until(member, where, ready, stop)
@@ -96,6 +101,22 @@ def _check_alone(directory: str, opened: OpenMember) -> None:
             hint="Run it with `tidelog server run` and without --solo: the others have to reach it "
             "at its address.",
         )
+
+
+async def _check_only_one(member: RunningMember, opened: OpenMember, address: str) -> None:
+    """Raise ``UsageError`` if the member answers at its address: this is a copy of its directory.
+
+    The lock of a directory tells nothing of copies, and the others would take this one for the
+    member that was started again: then neither serves.
+    """
+    with trio.move_on_after(CHECK_S_MAX), suppress(OSError, UnwelcomeError):
+        other = await member.transport.ask(address_of(address))
+        if other.member == opened.disk.member.bytes:
+            raise UsageError(
+                f"this member runs already, at {address}: {opened.files.path} is a copy of its "
+                "directory",
+                hint="Remove the copy. If it is to take its place, end the other one first.",
+            )
 
 
 async def _join(environment: Environment, directory: str, newcomer: Newcomer) -> None:

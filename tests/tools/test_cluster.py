@@ -685,7 +685,9 @@ def test_who_has_no_disk_is_not_to_be_started() -> None:
     alone = up(said(N1, [], majority=False), view(4, [1, 1, 1, 1], [1, 1, 1, 1]))
     majority, unavailable = blocks(picture(n1=alone, n2=GONE, n3=MemberAnswer(pid=0)))
     assert majority.next == f"start 1 of them: `tidelog cluster start 'a place' n3`; {LOSE_N2}"
-    assert unavailable.next == LOSE_N2
+    assert unavailable.next == "the disk of n2 is gone: bring its directory back", (
+        "without a majority nobody can be declared lost"
+    )
     most = blocks(picture(n1=alone, n2=GONE, n3=GONE))[0]
     assert most.next == (
         "the disks of n2 and n3 are gone: bring their directories back; if most disks are gone for "

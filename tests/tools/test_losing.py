@@ -9,7 +9,14 @@ from uuid import UUID
 import pytest
 
 from tidelog.errors import ClusterError, NotFoundError
-from tidelog.tools.cluster.losing import best_copy, copies_left, loss_rows, loss_text
+from tidelog.tools.cluster.losing import (
+    best_copy,
+    check_nobody_is_away,
+    copies_left,
+    loss_rows,
+    loss_text,
+)
+from tidelog.tools.shell.exits import RefusedError
 
 ADA, BOB = UUID(int=1), UUID(int=2)
 CLUSTER: Any = SimpleNamespace(members=[SimpleNamespace(id=ADA, name="n1")])
@@ -36,6 +43,36 @@ def test_the_best_copy_is_of_the_newest_epoch_and_then_the_longest() -> None:
 def test_without_a_copy_there_is_nothing_to_go_on_from() -> None:
     with pytest.raises(NotFoundError, match="a copy of partition 4"):
         best_copy(pictured(n1=None, n2=story(3, 9, whole=False)), 4)
+
+
+def of_row(*row: str) -> Any:
+    return SimpleNamespace(partition=4, row=row)
+
+
+def standing(**states: str) -> Any:
+    """Members, which are up, down, silent, or lost."""
+    members = [SimpleNamespace(name=name, directory=name) for name in states]
+    return SimpleNamespace(
+        cluster=SimpleNamespace(members=members),
+        is_lost=lambda one: states[one.name] == "lost",
+        state_of=states.__getitem__,
+    )
+
+
+def test_who_is_away_and_may_have_a_newer_copy_keeps_a_partition_from_being_reset() -> None:
+    # It went on from the copy of n5, and what n3 had beyond that was kept aside.
+    picture = standing(n1="lost", n2="down", n3="down", n4="silent", n5="up")
+    check_nobody_is_away("a place", picture, of_row("n1", "n5", "gone"))
+    with pytest.raises(RefusedError) as refused:
+        check_nobody_is_away("a place", picture, of_row("n1", "n3", "n5"))
+    assert str(refused.value) == (
+        "n3 does not answer, and may have a newer copy of partition 4 than those that answer"
+    )
+    assert refused.value.hint == (
+        "Start it: `tidelog cluster start 'a place' n3`. If that cannot be, give --yes."
+    )
+    with pytest.raises(RefusedError, match=r"^n3 and n4 do not answer, and may have a newer copy"):
+        check_nobody_is_away("a place", picture, of_row("n3", "n4", "n5"))
 
 
 def test_what_became_of_a_loss_is_told_by_names() -> None:

@@ -190,10 +190,9 @@ def _disks(picture: Picture, folder: str) -> list[Blocker]:
 
 
 def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blocker]:
-    gone = frozenset[int]() if picture.newest is None else picture.newest.lost
     closed = [share for share in shares if share.state == "unavailable"]
-    found = _lost([share.partition for share in closed if share.partition in gone], folder)
-    wanted = [share for share in closed if share.partition not in gone]
+    found = _lost(picture, [share for share in closed if share.lost], folder)
+    wanted = [share for share in closed if not share.lost]
     for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
         left = [name for name in in_sync if name not in picture.gone(in_sync)]
         start = f"start {names_text(left, 'or')}: " if left else ""
@@ -211,19 +210,26 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
     return found
 
 
-def _lost(partitions: Sequence[int], folder: str) -> list[Blocker]:
-    if not partitions:
-        return []
-    place, numbers = shlex.quote(folder), " ".join(map(str, partitions))
-    return [
-        Blocker(
-            kind="lost",
-            partitions=tuple(partitions),
-            text=f"{_are(partitions)} lost: the disks of all who had copies that count are gone",
-            next="let them go on from the best copies that are left, or with nothing (--empty): "
-            f"`tidelog cluster reset {place} {numbers}`",
+def _lost(picture: Picture, shares: Sequence[Share], folder: str) -> list[Blocker]:
+    left = {one.name for one in picture.cluster.members if not picture.is_lost(one)}
+    place, found = shlex.quote(folder), []
+    for has_copies, partitions in _grouped(
+        shares, lambda share: not left.isdisjoint([*share.row, *share.goal])
+    ):
+        reset = f"`tidelog cluster reset {place} {' '.join(map(str, partitions))}"
+        found.append(
+            Blocker(
+                kind="lost",
+                partitions=partitions,
+                text=f"{_are(partitions)} lost: the disks of all who had copies that count are "
+                "gone",
+                next="start everybody who may have a newer copy, then let them go on from the best "
+                f"copies that are left, or with nothing (--empty): {reset}`"
+                if has_copies
+                else f"let them begin with nothing: {reset} --empty --yes`",
+            )
         )
-    ]
+    return found
 
 
 def _openings(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
@@ -412,14 +418,15 @@ def _let_catch_up(picture: Picture, names: Sequence[str], folder: str) -> str:
 def _start(picture: Picture, names: Sequence[str], folder: str) -> str:
     """Return the command for the first of some members that can be started.
 
-    If none can, as all these disks are gone, return what to do then.
+    If none can, as all these disks are gone, return what to do then: without a majority nobody can
+    be declared lost.
     """
     gone = picture.gone(names)
     down = [name for name in names if picture.state_of(name) == "down" and name not in gone]
     if down:
         return start_text(folder, down[0])
     if len(gone) == len(names):
-        return _lose(gone, folder)
+        return _lose(gone, folder) if picture.majority else _bring_back(gone)
     silent = next(name for name in names if name not in gone)
     return f"a process is there, and does not answer; {_again(silent, folder)}"
 

@@ -37,6 +37,7 @@ from .elsewhere import found_cluster
 from .growing import check_may_come, newcomer_of, wait_until, want
 from .losing import (
     best_copy,
+    check_nobody_is_away,
     check_reset,
     choose_policy,
     declare_lost,
@@ -231,6 +232,17 @@ def start(ctx: click.Context, directory: str, node: str) -> None:
 
 @cluster.command()
 @store_argument("directory")
+@click.argument("node")
+@click.pass_context
+def stop(ctx: click.Context, directory: str, node: str) -> None:
+    """End NODE in order: others serve what it does before; `kill -9` if it does not."""
+    read_cluster(directory)
+    with changing(directory), telling_if_interrupted(lambda: [_ENDING]):
+        end_members(directory, partial(note, settings_of(ctx)), node)
+
+
+@cluster.command()
+@store_argument("directory")
 @click.pass_context
 def down(ctx: click.Context, directory: str) -> None:
     """End all members in order, with `kill -9` for whoever does not; all data stays."""
@@ -313,7 +325,9 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
 @click.argument("numbers", metavar="PARTITION...", type=int, nargs=-1, required=True)
 @click.option("--from", "source", metavar="NODE", help="Whose copy; else the best that is left.")
 @click.option("--empty", is_flag=True, help="With nothing, whatever there is; wants --yes.")
-@click.option("--yes", is_flag=True, help="No copy that is left shall count.")
+@click.option(
+    "--yes", is_flag=True, help="Copies that are away, or all that are left, do not count."
+)
 @click.pass_context
 def reset(
     ctx: click.Context,
@@ -337,8 +351,10 @@ def reset(
             "give --yes, too.",
         )
     for number in numbers:
-        picture, _, _ = showing.look_at(directory, found, number)
+        picture, share, _ = showing.look_at(directory, found, number)
         check_reset(directory, picture, number, source)
+        if not yes:
+            check_nobody_is_away(directory, picture, share)
         if source is not None:
             name = source
         elif empty:

@@ -24,8 +24,11 @@ from uuid import UUID
 
 from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
 from ...affinity.topology import LossPolicy
-from .cluster_file import LocalCluster, LocalMember, write_cluster
+from ..shell.exits import RefusedError
+from .blocks import names_text
+from .cluster_file import LocalCluster, LocalMember, start_text, write_cluster
 from .running import ask_somebody, runs
+from .shares import Share
 from .standing import Picture, in_form
 
 LOSS_COLUMNS = ("decision", "partition", "lost_epoch", "epoch", "from", "opened", "upto")
@@ -110,6 +113,22 @@ def check_reset(folder: str, picture: Picture, partition: int, source: str | Non
         raise UsageError(
             f"{source} does not answer, whose copy is wanted",
             hint="Start it, or name another one.",
+        )
+
+
+def check_nobody_is_away(folder: str, picture: Picture, share: Share) -> None:
+    """Raise ``RefusedError`` if somebody may have a newer copy of a partition than who answers."""
+    away = [
+        one.name
+        for one in picture.cluster.members
+        if one.name in share.row and not picture.is_lost(one) and picture.state_of(one.name) != "up"
+    ]
+    if away:
+        have = "does not answer, and may have a newer copy of partition"
+        raise RefusedError(
+            f"{names_text(away)} {have if len(away) == 1 else have.replace('does', 'do', 1)} "
+            f"{share.partition} than those that answer",
+            hint=f"Start it: {start_text(folder, away[0])}. If that cannot be, give --yes.",
         )
 
 

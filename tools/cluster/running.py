@@ -125,7 +125,9 @@ def check_copies(folder: str, count: int, backups: int, min_in_sync: int) -> Non
         has = f"{count} members have" if count > 1 else "one member has"
         raise UsageError(
             f"{has} {count - 1} backup{'s' * (count != 2)} of a partition at most, not {backups}",
-            hint=f"Give --backups {count - 1}, or -n {backups + 1}.",
+            hint=f"Give --backups {count - 1}, or -n {backups + 1}. How many there are is said "
+            "when a cluster begins, for good: one that is to have more members later begins with "
+            "enough for its backups.",
         )
     if min_in_sync > backups + 1:
         raise UsageError(
@@ -264,13 +266,15 @@ def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
         if os.path.exists(os.path.join(directory, MANIFEST_NAME)):
             continue
         check_ended(name, directory)
+        place = shlex.quote(folder)
         raise RefusedError(
             f"the disk of {name} is gone: {directory} is not there, or has no manifest; a new one "
             "in its place would not be the same member",
             hint="Bring that directory back. Without it start each of the others by itself, with "
-            "`tidelog cluster start`: what they have copies of is served, if they are a majority. "
-            "If most disks are gone for good, take all down, and make a cluster of those that are "
-            f"left: `tidelog cluster rescue {shlex.quote(folder)}`.",
+            "`tidelog cluster start`: what they have copies of is served, if they are a majority, "
+            f"and they can declare this one lost: `tidelog cluster lose {place} {name}`, "
+            f"then `tidelog cluster join {place}`. If most disks are gone for good, take all down, "
+            f"and make a cluster of those that are left: `tidelog cluster rescue {place}`.",
         )
 
 
@@ -480,12 +484,13 @@ def kill_member(folder: str, name: str, tell: TellUser) -> None:
     write_cluster(folder, cluster.with_pid(name, 0))
 
 
-def end_members(folder: str, tell: TellUser) -> None:
-    """Let all members end in order, and kill whoever does not."""
+def end_members(folder: str, tell: TellUser, name: str | None = None) -> None:
+    """Let all members end in order, or one, and kill whoever does not."""
     cluster = read_cluster(folder)
-    names = [member.name for member in cluster.members]
-    ended = _end_all(folder, cluster, names, DOWN_S_MAX, tell)
-    tell(f"ended {', '.join(ended)}" if ended else "no member runs")
+    left = cluster.members if name is None else [cluster.member(name)]
+    ended = _end_all(folder, cluster, [member.name for member in left], DOWN_S_MAX, tell)
+    none_ran = "no member runs" if name is None else f"{name} does not run"
+    tell(f"ended {', '.join(ended)}" if ended else none_ran)
 
 
 def _end_all(

@@ -53,6 +53,8 @@ class Share:
     phase: str | None = None
     """How far a takeover has come at the primary; None if there is none, or nobody says."""
     waits_for: tuple[str, ...] = ()
+    lost: bool = False
+    """Whether all who had copies that count are lost."""
     lag: Mapping[str, int]
     """How many items of the stream which copies lack."""
     counters: Mapping[str, tuple[int, int]]
@@ -70,8 +72,12 @@ class Share:
 
     @property
     def moving(self) -> bool:
-        """Whether others shall have it than have it now, and not as somebody was away."""
-        return bool(self.goal) or any(name not in self.row for name in self.in_sync)
+        """Whether others shall have it than have it now, and not as somebody was away.
+
+        What is lost goes nowhere before it is reset.
+        """
+        moves = bool(self.goal) or any(name not in self.row for name in self.in_sync)
+        return moves and not self.lost
 
 
 def shares_of(picture: Picture) -> list[Share]:
@@ -93,6 +99,7 @@ def shares_of(picture: Picture) -> list[Share]:
             status.partitions, status.epochs, status.open, status.leased, strict=True
         )
     }
+    lost = frozenset[int]() if picture.newest is None else picture.newest.lost
     found = []
     for held in picture.held:
         number = held.partition
@@ -119,6 +126,7 @@ def shares_of(picture: Picture) -> list[Share]:
                 leased=own[2] if own else None,
                 phase=blocked.phase if blocked else None,
                 waits_for=_awaited(blocked, picture),
+                lost=number in lost,
                 lag=lagging.get(number, {}),
                 counters={name: both for name, both in counters[number].items() if name in in_sync},
             )
