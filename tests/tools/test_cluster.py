@@ -359,6 +359,7 @@ def test_who_is_about_to_end_is_waited_for_and_started_again(
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     monkeypatch.setattr(running, "look", lambda *_place: picture(**next(seen)))
     monkeypatch.setattr(running, "start_process", start)
+    monkeypatch.setattr(running, "_check_free", lambda _name, _address: None)
     start_members(place, ["n1", "n2", "n3"], told.append)
     assert started == [str(tmp_path / "n2")]
     assert told == [
