@@ -37,7 +37,7 @@ from ...affinity.errors import (
 )
 from ...affinity.partitions import Space, partition_of
 from ...checkpoints.continuity import Continuity, is_free
-from ...checkpoints.copies import CopyState
+from ...checkpoints.copies import CopyState, columns_prepared
 from ...checkpoints.marks import EpochTable, PartitionMark, epoch_of
 from ...checkpoints.replay import Applied, Cleared, Effect, State
 from ...tx.counter import PartitionUpdateCounter
@@ -51,6 +51,7 @@ from ...wal.records import (
     Run,
     StateRecord,
     SuppliedRecord,
+    numbered,
 )
 from ...wal.segments import segment_sizes
 from ...wal.tail import REFUSED
@@ -292,6 +293,7 @@ class _Check:
         namespaces = self._state.namespaces.values()
         self.found.maps = sorted(record.name for record in namespaces if not record.hidden)
         if whole:
+            self._compare_prepared()
             self._compare_folds()
         self._walk_data(whole)
 
@@ -440,6 +442,22 @@ class _Check:
     def _has_copies(self, partition: int) -> bool:
         copies = None if self._kept is None else self._kept.copies
         return copies is not None and (partition in copies.sealed or partition in copies.admissions)
+
+    def _compare_prepared(self) -> None:
+        """Look whether the data file has what the log has prepared, where it has the numbers."""
+        pending = {} if self._kept is None else self._kept.copies.pending
+        for partition, prepared in pending.items():
+            for one in prepared.all():
+                columns = columns_prepared(one)
+                if columns is None or not self._has(partition, one.run.first):
+                    continue
+                for _, _, number, namespace, key, value in numbered((one.run,), columns):
+                    full_key = pack_prefix(partition, namespace) + key
+                    if problem := self._compare(full_key, number, value):
+                        self.found.note(
+                            f"update {number} of partition {partition}, which is prepared, "
+                            f"{problem}: {self._place(full_key)}"
+                        )
 
     def _compare_folds(self) -> None:
         """Compare the fold from the checkpoint on with the one from the head of the log on."""
