@@ -79,6 +79,7 @@ def test_of_a_disk_that_is_there_twice_one_member_comes_and_the_other_is_refused
         await (await clients.to("n1")).put(b"1" * 16, number, {key: b"a"})
         await at.kill("n1", outcome="kept")
         at.copy("n1", "twin")
+        at.cut(["n1"], ["twin"])  # else the twin hears that the member runs
         at.start(["n1"])
         if not together:
             await at.settled()
@@ -94,6 +95,27 @@ def test_of_a_disk_that_is_there_twice_one_member_comes_and_the_other_is_refused
             while not at.member(left).partitions.serves(partition, at.member(left).now):
                 await trio.sleep(0.01)
         assert await value_of(await clients.to(left), number, key) == b"a"
+
+    at.run(scenario)
+
+
+def test_a_disk_that_is_there_twice_is_refused_by_the_member_that_runs() -> None:
+    at = cluster(112)
+    clients = Clients(at)
+    at.may_end.add("twin")
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = served_by(at, "n1")
+        await (await clients.to("n1")).put(b"1" * 16, number, {mine: b"a"})
+        boot = at.member("n1").agreement.me.boot
+        at.copy("n1", "twin")
+        at.start(["twin"])
+        with trio.fail_after(START_S):
+            await at.killed("twin")
+        assert "this member runs already, at n1:7400" in str(at.ends["twin"])
+        assert await value_of(await clients.to("n1"), number, mine) == b"a"
+        assert at.member("n1").agreement.me.boot == boot
 
     at.run(scenario)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,18 @@ def document(done: Result) -> Any:
     return json.loads(done.stdout)
 
 
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+PORTS = cycle(range(12_000 + WORKER % 8 * 2_000, 14_000 + WORKER % 8 * 2_000, 20))
+"""Below those that the system gives to who connects: while a cluster is down somebody would have
+got one of its ports."""
+
+
 def free_port() -> int:
-    """Return a port at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port at which nobody listens, with some behind it for other members."""
+    for port in PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("ports never end")
 
 
 def kill_members(folder: Path) -> None:

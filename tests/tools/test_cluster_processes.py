@@ -247,7 +247,8 @@ def test_members_join_one_leaves_and_all_of_them_come_back(run: Run, place: Path
     assert f"`tidelog cluster start {place} v1`" in shown.stdout
     assert run("cluster", "start", place, "v1").exit_code == 0
     assert run("cluster", "down", place).stderr == "ended n2, v1, n3\n"
-    assert run("cluster", "up", "-n", 2, "--dir", place).exit_code == 0
+    back = run("cluster", "up", "-n", 2, "--dir", place)
+    assert back.exit_code == 0, back.stderr
     assert states(run, place) == ["served"] * 6
     with tidelog.connect(place) as db:
         assert db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] == 7
