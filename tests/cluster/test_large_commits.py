@@ -69,7 +69,7 @@ def test_members_of_several_refuse_to_confirm_what_keeps_them_busy_for_long(
     at.run(scenario)
 
 
-def test_many_keys_are_asked_for_piece_by_piece() -> None:
+def test_a_get_of_more_keys_than_are_looked_for_in_one_piece_is_refused() -> None:
     at = cluster(1, nodes=3, backups=2)
     clients = Clients(at)
 

@@ -124,9 +124,9 @@ def check_nobody_is_away(folder: str, picture: Picture, share: Share) -> None:
         if one.name in share.row and not picture.is_lost(one) and picture.state_of(one.name) != "up"
     ]
     if away:
-        have = "does not answer, and may have a newer copy of partition"
+        do = "does" if len(away) == 1 else "do"
         raise RefusedError(
-            f"{names_text(away)} {have if len(away) == 1 else have.replace('does', 'do', 1)} "
+            f"{names_text(away)} {do} not answer, and may have a newer copy of partition "
             f"{share.partition} than those that answer",
             hint=f"Start it: {start_text(folder, away[0])}. If that cannot be, give --yes.",
         )
