@@ -453,19 +453,20 @@ async def test_after_a_failed_sync_every_task_learns_its_own_id() -> None:
                 await numbers.set(number, number)
             unknown[caught.value.tx_id] = number
 
-        with gated(parts_of(db).writer, "append") as gate:
-            disk.fail_at(disk.operations + 1, kind="sync", for_ever=True)
+        with gated(parts_of(db).writer, "sync") as gate:
             async with tasks.open_nursery() as nursery:
+                nursery.start_soon(numbers.set, -2, 0)
+                await gate.entered()  # what is asked for from here on goes into one group
                 for number in range(20):
                     nursery.start_soon(put, number)
-                await gate.entered()
-                await tasks.wait_all_tasks_blocked()  # who comes too late is refused
+                await tasks.wait_all_tasks_blocked()
+                disk.fail_at(disk.operations + 2, kind="sync", for_ever=True)
                 gate.open()
         assert len(unknown) == 20
         with pytest.raises(ReadOnlyError):
             await numbers.set(1, 1)
         assert await numbers.get(-1) == 0
-        assert await numbers.count() == 1
+        assert await numbers.count() == 2
         disk.heal()
         with pytest.raises(DiskError):
             await db.aclose()
