@@ -35,6 +35,8 @@ from tuned_member import SentBack, forget_sent, read_sent
 
 import tidelog
 from tidelog.affinity.partitions import Space, partitions_of
+from tidelog.checkpoints.marks import PartitionMark
+from tidelog.engine.data.partition_store import mark_key
 from tidelog.engine.data.stored import TRAILER_SIZE, pack_prefix
 from tidelog.engine.node.taking_in import STORE_BYTES
 
@@ -281,8 +283,8 @@ def cp_of(folder: Path, size: int) -> float:
 def lmdb_of(folder: Path, size: int, value_bytes: int) -> float:
     """Seconds in which LMDB alone does what the data file of the copy has to take.
 
-    A new file takes pairs, partition by partition of two halves in turn, in transactions of
-    ``STORE_BYTES``; nothing is sent, checked or served.
+    A new file, which has the marks, takes pairs, partition by partition of two halves in turn, in
+    transactions of ``STORE_BYTES``; nothing is sent, checked or served.
     """
     chance, value = random.Random(5), bytes(value_bytes + TRAILER_SIZE)
     each = size // (KEY_BYTES + value_bytes) // PARTITIONS
@@ -293,6 +295,9 @@ def lmdb_of(folder: Path, size: int, value_bytes: int) -> float:
     half, some = PARTITIONS // 2, STORE_BYTES // (len(parts[0][0]) + len(value))
     path = folder / "lmdb"
     with lmdb.open(str(path), map_size=max(4 * size, 1 << 30)) as env:
+        with env.begin(write=True) as txn:
+            for number in range(PARTITIONS):
+                txn.put(mark_key(number), PartitionMark.empty().to_bytes())
         began = monotonic()
         for pair in zip(parts[:half], parts[half:], strict=True):
             for first in range(0, each, some):

@@ -223,12 +223,10 @@ def append_pairs(
     keys: list[bytes],
     stored: list[bytes],
     position: int,
-    rest: Callable[[], object] = _no_rest,
 ) -> PartitionMark:
     """Write pairs of a full copy behind all that its partition has; return its new mark, written.
 
-    ``stored`` values have their checks, deletes among them.  ``rest`` is called behind each
-    ``CHUNK`` of them, for whoever serves others meanwhile goes first.
+    ``stored`` values have their checks, deletes among them.
 
     Raises ``WrongPairsError`` if a pair is there that would not lie before all of them: they come
     in order, into what was cleared.
@@ -240,16 +238,16 @@ def append_pairs(
     for first in range(0, len(keys), CHUNK):
         some = stored[first : first + CHUNK]
         cursor.putmulti(zip(keys[first : first + CHUNK], some, strict=True))
-        came = came.plus(tally_of(some))
-        rest()
+        came = came.plus(tally_of(some))  # one call for all would keep the interpreter for long
     cursor.close()
+    alive = list(living(stored, keys)) if came.tombstones else keys
     mark = replace(
         before,
         written=max(before.written, position),
         count=before.count + came.live,
         tombstones=before.tombstones + came.tombstones,
         digest=before.digest ^ came.digest,
-        counts=_moved(before.counts, list(living(stored, keys)), []),
+        counts=_moved(before.counts, alive, []),
     )
     write_mark(txn, mark_key(partition), mark.to_bytes())
     return mark

@@ -116,13 +116,11 @@ def unpacked(
     partition: int,
     pieces: Iterable[PackedPairs],
     lives: Callable[[int], bool],
-    pause: Callable[[], object] = lambda: None,
 ) -> tuple[list[bytes], list[bytes], PairTally]:
     """Return full keys and stored values of pieces, and the tally of pairs that were left out.
 
-    These are of namespaces for which ``lives`` is false.  ``pause`` is called behind each piece: it
-    lets other threads have the interpreter.  Raises ``WrongPairsError`` if any pair
-    is not whole; that all lie behind what came before is for the data file to say.
+    These are of namespaces for which ``lives`` is false.  Raises ``WrongPairsError`` if any pair is
+    not whole; that all lie behind what came before is for the data file to say.
     """
     keys: list[bytes] = []
     stored: list[bytes] = []
@@ -131,7 +129,6 @@ def unpacked(
         _check_keys(partition, keys[-1:] + more_keys)
         keys += more_keys
         stored += more
-        pause()
     left_out = PairTally()
     for first, last in reversed(list(_namespaces_in(keys))):
         if not lives(int.from_bytes(keys[first][NAMESPACE], "big")):

@@ -136,9 +136,8 @@ class FrameDecoder:
             end = start + LENGTH_BYTES + length
             if end > len(self._arrived):
                 break
-            with memoryview(self._arrived) as arrived:
-                body = bytes(arrived[start + LENGTH_BYTES : end])
-            messages += _messages_of(body, self.limits)
+            with memoryview(self._arrived) as arrived, arrived[start + LENGTH_BYTES : end] as body:
+                messages += _messages_of(body, self.limits)
             start = end
         del self._arrived[:start]
         return messages
@@ -153,7 +152,7 @@ class FrameDecoder:
         return length
 
 
-def _messages_of(body: bytes, limits: FrameLimits) -> list[Message]:
+def _messages_of(body: bytes | memoryview, limits: FrameLimits) -> list[Message]:
     try:
         _go_over(body)
         count = None if len(body) <= limits.items_max else _counter(limits.items_max)
@@ -175,7 +174,7 @@ def _messages_of(body: bytes, limits: FrameLimits) -> list[Message]:
     return messages
 
 
-def _go_over(body: bytes) -> None:
+def _go_over(body: bytes | memoryview) -> None:
     """Raise unless the bytes are one value, of which nothing is made here."""
     size = max(len(body), 1)
     unpacker = msgpack.Unpacker(max_buffer_size=size, read_size=size)

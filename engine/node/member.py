@@ -13,6 +13,7 @@ Left out: the files (``member_files``), and starting again as a new incarnation 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -182,6 +183,9 @@ class RunningMember:
         self._losing = Losing(me, self.log, self.council, self._deciding, opened.files.checkpointer)
         self._carrying = trio.Lock()
         """Held by who writes the data file, so that nobody waits for it in a thread."""
+        self._turn = threading.Lock()
+        """Held by who unpacks pairs, or gives them to LMDB, which lets go of the interpreter at
+        each: beside somebody who computes it would wait for it as often.  Syncs go beside both."""
         self._lines: dict[bytes, Connection] = {}
         self._clients: set[Connection] = set()
         self._numbers: dict[bytes, int] = {}
@@ -281,12 +285,16 @@ class RunningMember:
         """
         fill, check = self._files.checkpointer.fill, self.log.check_writable
         lives, run = catalog_of(self.log.state), self._environment.run
-        work = partial(unpacked, partition, pieces, lives, self._environment.rest)
-        keys, stored, dropped = await run("unpack", work)
+
+        def unpack() -> tuple[list[bytes], list[bytes], PairTally]:
+            with self._turn:
+                return unpacked(partition, pieces, lives)
+
+        keys, stored, dropped = await run("unpack", unpack)
         written = PairTally()
         if keys:
             async with self._carrying:
-                writing = partial(fill, partition, keys, stored, position, check)
+                writing = partial(fill, partition, keys, stored, position, check, self._turn)
                 written = await run("checkpoint", writing)
         return written.plus(dropped)
 

@@ -38,8 +38,9 @@ GATHER_S = 0.1
 """Seconds in which other primaries may begin copies, too: one checkpoint clears for them all."""
 HELD_BYTES = 32 << 20
 """Bytes of pieces that have arrived and are not stored, from which on no more are demanded."""
-STORE_BYTES = 8 << 20
-"""Bytes of pieces that a transaction of the data file has at least, but for the last."""
+STORE_BYTES = 4 << 20
+"""Bytes of pieces that a transaction of the data file has at least, but for the last: syncs of logs
+on the same disk wait for its sync, and there is one for each."""
 TELL_BYTES = 1 << 20
 """Bytes that have arrived, behind which the primary is told: less than it sends ahead."""
 ALIVE_S = 1.0
@@ -196,10 +197,7 @@ class TakingIn:
             filling.held += piece.pairs.size
             filling.untold += piece.pairs.size
             filling.pieces.append(piece)
-            filling.news.set()
-            if self.bytes_held >= HELD_BYTES:
-                for other in self._fillings.values():
-                    other.news.set()
+            self._wake([filling] if self.bytes_held < HELD_BYTES else self._fillings.values())
             if piece.end is None and filling.untold >= TELL_BYTES:
                 self._demand_more(filling)
         elif piece.number < filling.demanded:
@@ -264,6 +262,7 @@ class TakingIn:
                 filling.stores = True
                 stored = await self._store.fill(filling.place.partition, pieces, position)
                 filling.stores = False
+                self._heard_at[filling.primary] = self._now()
                 tally = tally.plus(stored)
                 filling.held -= sum(piece.size for piece in pieces)
                 self._go_on()
@@ -282,14 +281,9 @@ class TakingIn:
     async def _news_of(self, filling: _Filling) -> bool:
         """Wait until it is worth to store pieces; False if the primary has sent none for long.
 
-        It sends none while this member stores what it has sent.  A few pieces are stored alone only
-        if there would be no room otherwise: each transaction has a sync.
+        It sends none while this member stores what it has sent.
         """
-        while not (
-            filling.has_ended
-            or filling.held >= STORE_BYTES
-            or (filling.pieces and self.bytes_held >= HELD_BYTES and not self._stores)
-        ):
+        while not self._is_worth_storing(filling):
             of_primary = (one for one in self._fillings.values() if one.primary == filling.primary)
             if any(one.stores for one in of_primary):
                 self._heard_at[filling.primary] = self._now()
@@ -301,10 +295,28 @@ class TakingIn:
                 await filling.news.wait()
         return True
 
+    def _is_worth_storing(self, filling: _Filling) -> bool:
+        """Tell whether to store what has arrived, or to go on to the end.
+
+        A few pieces are stored alone only if there would be no room otherwise: each transaction has
+        a sync.
+        """
+        return (
+            filling.has_ended
+            or filling.held >= STORE_BYTES
+            or (len(filling.pieces) > 0 and self.bytes_held >= HELD_BYTES and not self._stores)
+        )
+
+    def _wake(self, fillings: Iterable[_Filling]) -> None:
+        """Let those go on for whom that is worth it: many full copies wait while few store."""
+        for filling in fillings:
+            if self._is_worth_storing(filling):
+                filling.news.set()
+
     def _go_on(self) -> None:
         """Let all go on behind what was stored: there may be room, and it is another one's turn."""
+        self._wake(self._fillings.values())
         for filling in self._fillings.values():
-            filling.news.set()
             self._demand_more(filling)
 
     def _demand_more(self, filling: _Filling) -> None:

@@ -256,19 +256,20 @@ class Checkpointer:
         stored: list[bytes],
         position: int,
         check: Callable[[], None],
+        turn: AbstractContextManager[object],
     ) -> PairTally:
         """Write stored pairs, deletes among them, into a partition of which nothing else counts.
 
         They have their checks, and lie behind all that is there, in order.  ``position`` is where
-        the log says that nothing counts, durably.  Returns the tally of what was written.
+        the log says that nothing counts, durably.  ``turn`` is held but for the sync.
+        Returns the tally of what was written.
         """
         marks: list[PartitionMark] = []
 
         def write(txn: KvTransaction) -> dict[int, PartitionMark]:
             before = self.marks.get(partition) or PartitionMark.empty()
-            after = append_pairs(
-                txn, before, partition, keys, stored, position, self._environment.rest
-            )
+            with turn:
+                after = append_pairs(txn, before, partition, keys, stored, position)
             marks[:] = before, after
             return {partition: after}
 

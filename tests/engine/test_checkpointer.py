@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from tidelog.affinity.errors import CorruptLogError, DiskError, DiskFullError, R
 from tidelog.affinity.partitions import Space, partition_of
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.api.database import session_of
+from tidelog.engine.data.flush import append_pairs
 from tidelog.engine.data.full_pairs import PairTally, WrongPairsError, tally_of
 from tidelog.engine.data.partition_store import (
     measure_partition,
@@ -23,7 +26,7 @@ from tidelog.engine.data.partition_store import (
 )
 from tidelog.engine.data.stored import pack_prefix, user_value, version_of
 from tidelog.engine.files import manifest as manifests
-from tidelog.engine.system.environment import Environment
+from tidelog.engine.store import checkpointer
 from tidelog.engine.system.limits import Limits
 from tidelog.testing import FaultyDisk, SimulatedCrash
 from tidelog.wal.format import FRAME_OVERHEAD
@@ -412,8 +415,8 @@ Row = tuple[int, bytes | None]
 
 def copied(store: Opened, position: int, **rows: Row) -> PairTally:
     """Write pairs of a full copy: by key the number of an update, and its value."""
-    keys, stored = columns_of(**rows)
-    return store.parts.checkpointer.fill(0, keys, stored, position, lambda: None)
+    fill = store.parts.checkpointer.fill
+    return fill(0, *columns_of(**rows), position, lambda: None, nullcontext())
 
 
 def columns_of(**rows: Row) -> tuple[list[bytes], list[bytes]]:
@@ -468,13 +471,24 @@ def test_pairs_of_a_full_copy_are_there_with_their_deletes_and_are_counted() -> 
     session_of(store.database).abandon()
 
 
-def test_others_have_the_interpreter_while_pairs_of_a_full_copy_are_written(
+def test_who_writes_a_full_copy_has_its_turn_while_lmdb_takes_pairs_and_not_while_it_syncs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store, rests = open_store(partitions=1), list[int]()
-    monkeypatch.setattr(Environment, "rest", lambda _self: rests.append(1))
-    tally = copied(store, 700, **{f"{n:04d}": (n, b"v" if n % 3 else None) for n in range(1, 2501)})
-    assert len(rests) == 3
+    store, turn, held_when = open_store(partitions=1), Lock(), list[tuple[str, bool]]()
+    columns = columns_of(**{f"{n:04d}": (n, b"v" if n % 3 else None) for n in range(1, 2501)})
+
+    def append(*about: Any) -> PartitionMark:
+        held_when.append(("append", turn.locked()))
+        return append_pairs(*about)
+
+    def committing(commit: Callable[[], object]) -> object:
+        held_when.append(("commit", turn.locked()))
+        return commit()
+
+    monkeypatch.setattr(checkpointer, "append_pairs", append)
+    with store.disk.around("commit", PATH, committing):
+        tally = store.parts.checkpointer.fill(0, *columns, 700, lambda: None, turn)
+    assert held_when == [("append", True), ("commit", False)]
     assert tally[:2] == (1667, 833)
     mark = expect_counted(store)
     assert tally == (mark.count, mark.tombstones, mark.digest)
@@ -523,9 +537,9 @@ def test_no_full_copy_goes_into_a_data_file_that_must_not_be_written() -> None:
     def refuse() -> None:
         raise ReadOnlyError("nothing is written any more")
 
-    store = open_store(partitions=1)
+    store, columns = open_store(partitions=1), columns_of(a=(3, b"v"))
     with pytest.raises(ReadOnlyError):
-        store.parts.checkpointer.fill(0, *columns_of(a=(3, b"v")), 700, refuse)
+        store.parts.checkpointer.fill(0, *columns, 700, refuse, nullcontext())
     assert held(store) == {}
     store.disk.fail_at(store.disk.operations + 1, "EIO", kind="commit")
     with pytest.raises(DiskError):

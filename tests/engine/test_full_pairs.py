@@ -195,10 +195,3 @@ def test_a_value_of_the_overlay_is_what_the_data_file_would_have() -> None:
     key = PREFIX + b"k"
     [piece] = [packed([(key, stored_value(b"v", 1, 7, 5))])[0]]
     assert unpacked(PARTITION, [piece], every)[1] == [in_data_file(key, b"v", 1, 7, 5)]
-
-
-def test_others_have_the_interpreter_behind_each_piece() -> None:
-    rests: list[int] = []
-    pieces = [packed([pair])[0] for pair in FEW]
-    assert unpacked(PARTITION, pieces, every, lambda: rests.append(1))[0] == columns(FEW)[0]
-    assert len(rests) == len(FEW)

@@ -18,6 +18,7 @@ from tidelog.engine.node.taking_in import (
     GATHER_S,
     HELD_BYTES,
     PATIENCE_S,
+    STORE_BYTES,
     TELL_BYTES,
     TakingIn,
 )
@@ -305,6 +306,21 @@ def test_no_more_is_demanded_than_there_is_room_for_and_what_is_stored_makes_roo
         assert await at.rest() == [(4, 2, 60)]
         assert at.demands() == [(BOB, PLACE, 3)]
         assert at.here.bytes_held == 0
+
+    live(scenario)
+
+
+def test_a_primary_has_its_time_again_behind_what_took_long_to_store() -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        at.wait()
+        at.send(1, size=STORE_BYTES)
+        await trio.sleep(PATIENCE_S - 1)
+        at.goes.set()
+        assert await at.rest() == [(4, 1, 60)]
+        await trio.sleep(PATIENCE_S - 1)
+        at.send(2, size=STORE_BYTES)
+        assert await at.rest() == [(4, 1, 60)]
 
     live(scenario)
 
