@@ -197,7 +197,7 @@ class TakingIn:
             filling.held += piece.pairs.size
             filling.untold += piece.pairs.size
             filling.pieces.append(piece)
-            self._wake([filling] if self.bytes_held < HELD_BYTES else self._fillings.values())
+            self._wake([filling])
             if piece.end is None and filling.untold >= TELL_BYTES:
                 self._demand_more(filling)
         elif piece.number < filling.demanded:

@@ -325,6 +325,18 @@ def test_a_primary_has_its_time_again_behind_what_took_long_to_store() -> None:
     live(scenario)
 
 
+@pytest.mark.parametrize(("missing", "stored"), [(1, []), (0, [(4, 1, 60)])])
+def test_so_much_is_stored_in_one_transaction_before_the_end(
+    missing: int, stored: list[object]
+) -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        at.send(1, size=STORE_BYTES - len(PAIRS.lengths) - missing)
+        assert await at.rest() == stored
+
+    live(scenario)
+
+
 def test_who_begins_anew_goes_on_alone_with_what_is_sent_from_there_on() -> None:
     async def scenario(at: Around) -> None:
         await begun(at)
