@@ -299,10 +299,10 @@ class _Search:
         shown = list(self.tried.items())
         places = "; ".join(f"{place}: {why}" for place, why in shown[:TRIED_SHOWN_MAX])
         places += f"; and {len(shown) - TRIED_SHOWN_MAX} others" * (len(shown) > TRIED_SHOWN_MAX)
-        if self.fresh and self.minority and self.cluster.view is not None:
+        if self.fresh and self.minority:
             return NotEnoughMembersError(
-                f"no majority of the {len(self.cluster.view.members)} members is there to tell "
-                f"who serves this ({places or self.reason})"
+                "no majority of the members that vote is there to tell who serves this "
+                f"({places or self.reason})"
             )
         if self.fresh or not self.tried:
             told = f": {self.reason}" if self.reason else ""
