@@ -169,6 +169,7 @@ CHANGED = {
         ],
         "a partition of megabytes stands for one of gigabytes",
     ),
+    "tests/cluster/test_accounts_of_returns.py:SETTLE_S_MAX": "5 GiB are half an hour on the wire",
     "tests/cluster/test_accounts_of_returns.py:PIECE_ROWS": "8,192 keys would take too long",
     "tests/support/copies.py:PIECE_ROWS": "8,192 keys would take too long",
     "tests/support/copies.py:PIECE_BYTES": "half a megabyte would take too long",
