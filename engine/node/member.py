@@ -3,9 +3,9 @@
     connections -> council (who is there, who serves what) -> partitions (what is open here)
                 -> requests of clients -> log (a group after the other) -> answers
 
-Everything but blocking work runs in the loop, so nothing here needs a lock of its own.  What was
-decided reaches the log first: maps and epochs are records, and only behind them this member counts
-the decision as known, and lets clients hear of it.
+Everything but blocking work runs in the loop, so what is held here needs no lock: the two that
+there are let blocking work take turns.  What was decided reaches the log first: maps and epochs are
+records, and only behind them this member counts the decision as known, and lets clients hear of it.
 
 Left out: the files (``member_files``), and starting again as a new incarnation (``server``).
 """
