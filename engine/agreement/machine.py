@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
@@ -335,9 +336,12 @@ class Agreement:
         self._stand_at = self._turn_behind(since)
 
     def _turn_behind(self, since: float) -> float:
-        """Return when to stand: the older a member is, the earlier, and by chance (C5, C10)."""
-        ages = self.topology.by_age()
-        rank = ages.index(self.me.member) if self.me.member in ages else len(ages)
+        """Return when to stand: the older a member is, the earlier, and by chance (C5, C10).
+
+        Who led last does not count: it has fallen silent.
+        """
+        older = takewhile(lambda member: member != self.me.member, self.topology.by_age())
+        rank = sum(member != self._following.member for member in older)
         return since + self._timing.rank_pause * (rank + self._uniform())
 
     # -------------------------------------------------------------- standing
@@ -416,6 +420,7 @@ class Agreement:
         self._leading = Coordinator(
             self.me, candidacy.term, self._timing, now, adopted, self._waits
         )
+        self._leading.led_before(self._following.member, self._heard, now)
         self._following = candidacy.term
         self._lead_on(self._leading, now)
 

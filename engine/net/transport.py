@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import trio
 
@@ -78,11 +78,13 @@ class Events(Protocol):
         """Know that a connection that was full takes messages again."""
 
 
-class _Attempt(NamedTuple):
+@dataclass(slots=True)
+class _Attempt:
     """To connect to a peer, and the pause behind that."""
 
     scope: trio.CancelScope
     since: float
+    has_failed: bool = False
 
 
 @dataclass(slots=True)
@@ -173,6 +175,13 @@ class Transport:
             if all(one is not None and one.up for one in (made[member], accepted[member]))
         )
 
+    def try_anew(self) -> None:
+        """Connect at once to all peers to which that has failed, and not behind a pause."""
+        for way in self._ways.values():
+            for attempt in way.attempts.values():
+                if attempt.has_failed:
+                    attempt.scope.cancel()
+
     def send(self, member: bytes, channel: Channel, message: Message) -> Sent:
         """Let a message go its way to a peer; never waits."""
         way = self._ways.get(member)
@@ -208,10 +217,11 @@ class Transport:
         while True:
             dialled = None
             with trio.CancelScope() as scope:
-                way.attempts[channel] = _Attempt(scope, trio.current_time())
+                attempt = way.attempts[channel] = _Attempt(scope, trio.current_time())
                 try:
                     dialled = await self._dial(way.address, "member", channel, member)
                 except (OSError, UnwelcomeError) as error:
+                    attempt.has_failed = True
                     failures += 1
                     if isinstance(error, UnwelcomeError):
                         self._complain(
@@ -238,9 +248,9 @@ class Transport:
         What was begun while its machine was away would take seconds to fail.
         """
         way = self._ways.get(member)
-        for scope, since in way.attempts.values() if way else ():
-            if trio.current_time() > since + FRESH_S:
-                scope.cancel()
+        for attempt in way.attempts.values() if way else ():
+            if trio.current_time() > attempt.since + FRESH_S:
+                attempt.scope.cancel()
 
     def _pause(self, failures: int) -> float:
         longest = min(PAUSE_S * (1 << min(failures, 10)), PAUSE_S_MAX)

@@ -66,6 +66,8 @@ class Council:
         self._refused = refused
         self._accepted = agreement.voter.accepted
         self._told = -1
+        self._led = False
+        """Whether this member led when it last looked."""
         self._not_before = float("-inf")
         self._wake = trio.Event()
         self._refusals: dict[int, ChangeRefused] = {}
@@ -155,12 +157,22 @@ class Council:
                 await self._execute(ready)
                 self._tell()
             self._tell()
+            self._find_dead()
             if self._journal.wants_snapshot:
                 await self._shorten()
             wait = self.agreement.next_tick() - self.now
             with trio.move_on_after(min(max(wait, WAIT_S_MIN), WAIT_S_MAX)):
                 await self._wake.wait()
             self._wake = trio.Event()
+
+    def _find_dead(self) -> None:
+        """Have it seen at once, when this member begins to lead, at whose address nobody listens.
+
+        That was seen before, maybe, and meant nothing then; the next look could be a second away.
+        """
+        if self.agreement.leads and not self._led:
+            self._transport.try_anew()
+        self._led = self.agreement.leads
 
     async def _shorten(self) -> None:
         """Begin the journal anew; if there is no space for that, the old one goes on for now."""

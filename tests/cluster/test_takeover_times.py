@@ -128,18 +128,19 @@ def test_a_dead_primary_of_five_is_replaced_soon_behind_its_lease(seed: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [1, 2, 3, 8, 16])
 def test_a_dead_coordinator_of_five_is_replaced_soon_behind_what_was_promised_to_it(
     seed: int,
 ) -> None:
-    # Who stood before those promises ended was refused, and stood again a second later.
+    # Who stood before those promises ended was refused, and stood again a second later; who led
+    # found out up to a second later that nobody listens where the last one did.
     timing = Timing()
     seen = killed(seed, ("kept", "lost")[seed % 2], leads=True)
     assert seen.served
-    stood = timing.lease + 5 * timing.rank_pause
+    stood = timing.lease + 3 * timing.rank_pause
     assert max(seen.untouched) <= stood + SLACK_S, seen
-    # Nobody is there any more who refuses connections, so the next one waits for it, too.
-    silent = timing.member_timeout + timing.heartbeat if seed % 2 else 0.0
+    # If nobody is there any more who refuses connections the next one gives it a round to answer.
+    silent = 2 * timing.heartbeat if seed % 2 else 0.0
     assert max(*seen.served, *seen.backed) <= stood + silent + SLACK_S, seen
 
 

@@ -482,6 +482,21 @@ def test_who_connects_is_connected_to_at_once_though_an_older_attempt_hears_noth
     assert len(a.of("up", "b", "data")) == len(a.of("up", "b", "control")) == 1
 
 
+def test_who_tries_anew_hears_at_once_that_nobody_listens() -> None:
+    world = World(1)
+    [a] = members(world, "a", "b")[:1]
+
+    async def scenario() -> None:
+        await started(a)
+        for _ in range(20):
+            before = len(a.of("failed", "b", "control"))
+            a.transport.try_anew()
+            await trio.sleep(PAUSE_S)
+            assert len(a.of("failed", "b", "control")) > before
+
+    world.run(scenario)
+
+
 def test_even_control_messages_are_not_kept_without_limit() -> None:
     world = World(1)
     a, b = members(world, "a", "b", outbox_bytes=1000)
