@@ -47,11 +47,6 @@ class Answers:
             self._reaches[sender] = pong.reaches
         return any(before <= noticed < pong.round for noticed in (0, *self._noticed.values()))
 
-    def silent_since(self, member: UUID, heard: float, now: float) -> None:
-        """Take it that a member was heard last before this term; it has a round to answer in."""
-        a_round_left = now - self._timing.member_timeout + self._timing.heartbeat
-        self._heard[member] = max(heard, a_round_left)
-
     def joined(self, member: UUID, now: float) -> None:
         """Take it that a member is there under a new boot: answers of the last one say nothing."""
         self._heard[member] = now

@@ -134,14 +134,6 @@ class Coordinator:
     def _voting(self, topology: Topology) -> tuple[tuple[UUID, ...], ...]:
         return voting(topology, self.proposed)
 
-    def led_before(self, member: UUID, heard: float, now: float) -> None:
-        """Take it that a member led before this one, which heard it last at a time: it may be dead.
-
-        Its silence in the last term counts; else who died with its machine, so that nobody refuses
-        connections for it, would be waited for twice.
-        """
-        self._answers.silent_since(member, heard, now)
-
     # -------------------------------------------------------------- rounds and leases
 
     def begin_round(self, now: float) -> int:

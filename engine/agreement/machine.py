@@ -420,7 +420,6 @@ class Agreement:
         self._leading = Coordinator(
             self.me, candidacy.term, self._timing, now, adopted, self._waits
         )
-        self._leading.led_before(self._following.member, self._heard, now)
         self._following = candidacy.term
         self._lead_on(self._leading, now)
 

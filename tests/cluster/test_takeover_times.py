@@ -139,8 +139,8 @@ def test_a_dead_coordinator_of_five_is_replaced_soon_behind_what_was_promised_to
     assert seen.served
     stood = timing.lease + 3 * timing.rank_pause
     assert max(seen.untouched) <= stood + SLACK_S, seen
-    # If nobody is there any more who refuses connections the next one gives it a round to answer.
-    silent = 2 * timing.heartbeat if seed % 2 else 0.0
+    # Nobody is there any more who refuses connections, so the next one waits for it, too.
+    silent = timing.member_timeout + timing.heartbeat if seed % 2 else 0.0
     assert max(*seen.served, *seen.backed) <= stood + silent + SLACK_S, seen
 
 

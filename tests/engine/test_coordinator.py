@@ -196,28 +196,6 @@ def test_c10_a_new_coordinator_gives_everybody_the_time_to_answer() -> None:
     assert changes(at, of, TIMING.member_timeout) == (MemberGone(incarnation=EVE),)
 
 
-@pytest.mark.parametrize(("heard", "gone"), [(-5.0, TIMING.heartbeat), (-0.5, 0.5)])
-def test_c10_who_led_before_is_waited_for_from_when_it_was_heard_but_may_answer_a_round(
-    heard: float, gone: float
-) -> None:
-    assert TIMING.member_timeout == 1.0
-    at, of = leading(), topology((ME, BOB))
-    at.led_before(EVE.member, heard, 0.0)
-    for now in (0.0, gone - 0.1, gone):
-        answered(at, ME, BOB, CID, now=now)
-        assert changes(at, of, now) == ()
-    answered(at, ME, BOB, CID, now=gone + 0.1)
-    assert changes(at, of, gone + 0.1) == (MemberGone(incarnation=EVE),)
-
-
-def test_c10_who_led_before_and_answers_has_not_gone() -> None:
-    at, of = leading(), topology((ME, BOB))
-    at.led_before(EVE.member, -5.0, 0.0)
-    for now in (0.0, TIMING.heartbeat, 2 * TIMING.heartbeat):
-        answered(at, ME, BOB, CID, EVE, now=now)
-        assert changes(at, of, now) == ()
-
-
 def test_s2_while_too_many_ask_to_leave_nobody_has_gone_though_all_outlived_it() -> None:
     at, of = leading(), topology((ME, BOB))
     answered(at, ME, BOB, CID, EVE)
