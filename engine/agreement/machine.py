@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
@@ -336,12 +335,9 @@ class Agreement:
         self._stand_at = self._turn_behind(since)
 
     def _turn_behind(self, since: float) -> float:
-        """Return when to stand: the older a member is, the earlier, and by chance (C5, C10).
-
-        Who led last does not count: it has fallen silent.
-        """
-        older = takewhile(lambda member: member != self.me.member, self.topology.by_age())
-        rank = sum(member != self._following.member for member in older)
+        """Return when to stand: the older a member is, the earlier, and by chance (C5, C10)."""
+        ages = self.topology.by_age()
+        rank = ages.index(self.me.member) if self.me.member in ages else len(ages)
         return since + self._timing.rank_pause * (rank + self._uniform())
 
     # -------------------------------------------------------------- standing

@@ -66,8 +66,8 @@ class Council:
         self._refused = refused
         self._accepted = agreement.voter.accepted
         self._told = -1
-        self._led = False
-        """Whether this member led when it last looked."""
+        self._followed = False
+        """Whether another member led when this one last looked."""
         self._not_before = float("-inf")
         self._wake = trio.Event()
         self._refusals: dict[int, ChangeRefused] = {}
@@ -166,13 +166,13 @@ class Council:
             self._wake = trio.Event()
 
     def _find_dead(self) -> None:
-        """Have it seen at once, when this member begins to lead, at whose address nobody listens.
+        """See at once, when this member leads in place of another, at whose address nobody listens.
 
         That was seen before, maybe, and meant nothing then; the next look could be a second away.
         """
-        if self.agreement.leads and not self._led:
+        if self.agreement.leads and self._followed:
             self._transport.try_anew()
-        self._led = self.agreement.leads
+        self._followed = self.is_led and not self.agreement.leads
 
     async def _shorten(self) -> None:
         """Begin the journal anew; if there is no space for that, the old one goes on for now."""

@@ -84,19 +84,6 @@ def test_another_member_leads_soon_if_the_coordinator_dies() -> None:
     assert net.time - begun < net.timing.lease + 3 * net.timing.rank_pause
 
 
-def test_c10_who_led_last_is_not_counted_among_the_older_ones() -> None:
-    net = settled()
-    leads = leader(net)
-    oldest = net.machine(1).topology.by_age()
-    assert oldest[0].int == leads
-    net.kill(leads)
-    net.run(2 * net.timing.heartbeat)
-    for rank, one in enumerate(oldest[1:]):
-        machine = net.machine(one.int)
-        late = machine._turn_behind(100.0) - 100.0
-        assert rank <= late / net.timing.rank_pause <= rank + 1
-
-
 def test_a_partition_of_one_copy_waits_for_its_member() -> None:
     net = settled()
     (owner,) = net.serving(1)
