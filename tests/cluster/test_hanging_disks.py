@@ -83,8 +83,7 @@ def test_a_disk_that_hangs_for_all_leaves_the_primary_not_alone(seed: int) -> No
         assert group.in_sync == {*at.names}
         for name in group.backups:
             disks[name].back()
-        await group.until(lambda: group.primary != hangs)
-        await group.until(lambda: at.member(group.primary).partitions.is_open(group.partition))
+        await group.served_by_another(hangs)
         became = await group.outcome(begun.tx_id)
         assert await group.value(0) == (b"on its way" if became == "committed" else b"old")
         await group.put(1, b"new")

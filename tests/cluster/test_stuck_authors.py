@@ -41,7 +41,7 @@ def test_an_author_whose_disk_hangs_is_taken_out_and_another_copy_opens(seed: in
         incarnation = at.member(stuck).agreement.me
         assert group.primary == stuck
         await group.until(lambda: not at.topology().is_present(incarnation))
-        await group.until(lambda: group.primary != stuck)
+        await group.served_by_another(stuck)
         assert [await group.value(i) for i in range(3)] == [b"kept"] * 3
         await group.put(0, b"new")
 

@@ -254,6 +254,11 @@ class Group:
         await self.until(lambda: self.primary not in not_these)
         return self.primary
 
+    async def served_by_another(self, old: str) -> None:
+        """Wait until another member than this one has opened the partition."""
+        await self.author(old)
+        await self.until(lambda: self.at.member(self.primary).partitions.is_open(self.partition))
+
     async def taken_over(self, epoch: int) -> None:
         """Wait until everything is served, and the partition in a newer epoch than this one."""
         await self.until(lambda: bool(self.at.running()) and self.epoch > epoch)
