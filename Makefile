@@ -42,10 +42,8 @@ format: .venv/.ready
 	$(BIN)/ruff format .
 
 coverage: .venv/.ready
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not slow and not nightly" $(TESTS_COVERING)
-	$(BIN)/coverage report
-	$(BIN)/coverage json -q -o .venv/coverage.json
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly" --cov --cov-report=term \
+		--cov-report=json:.venv/coverage.json $(TESTS_COVERING)
 	$(BIN)/python tests/support/coverage_floor.py .venv/coverage.json $(COVERED)
 
 # Takes about three quarters of an hour; stopped, it goes on where it was.

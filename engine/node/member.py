@@ -51,6 +51,7 @@ from ..store.maintenance import CHECKPOINT_PAUSE
 from ..system.environment import Address
 from .aside import Aside
 from .catching_up import CatchingUp
+from .chronicle import Chronicle
 from .committing import Committing
 from .copy_reads import CopyReads
 from .council import Council
@@ -132,6 +133,7 @@ class RunningMember:
         self.log = NodeLog(opened.files, streams, outflow.pump, self.transport.gathering)
         patience = timing.lease + timing.member_timeout
         self.partitions = Partitions(self.agreement, self.now + patience)
+        self._chronicle = Chronicle(opened.files.path, self.agreement, self.partitions)
         followed: dict[int, Following] = {}
         self._tasks = Tasks()
         now, reached = environment.boottime, environment.reached
@@ -209,6 +211,7 @@ class RunningMember:
         the member goes on for reading (I6).
         """
         self.log.tell_recovered()
+        self._chronicle.begun()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tasks.run)  # before anything is heard
             await nursery.start(self.transport.run)
@@ -231,6 +234,7 @@ class RunningMember:
 
     async def leave(self) -> None:
         """Let others serve, answer what is under way, and tell the others."""
+        self._chronicle.leaves()
         await self._departure.leave()
         self._ended.set()
 
@@ -253,6 +257,7 @@ class RunningMember:
                 )
             finally:
                 self._opened.close()
+                self._chronicle.ended()
 
     async def _end_cleanly(self) -> None:
         environment, manifests = self._environment, self._files.manifests
@@ -307,6 +312,7 @@ class RunningMember:
             with self.transport.gathering:
                 self.requests.tick()
                 self.groups.tick()
+            self._chronicle.look(now())
             if self._unwritten and self.log.failure is None:
                 self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:
@@ -354,7 +360,7 @@ class RunningMember:
     def _changed(self, topology: Topology) -> None:
         """Take over what was decided, durably here; it takes effect behind its records."""
         if self.agreement.gone or self.agreement.refusal is not None:
-            self._ended.set()
+            self._end()
             return
         for member, known in topology.members.items():
             if member != self.agreement.me.member:
@@ -371,6 +377,13 @@ class RunningMember:
         else:
             self._take_effect(topology)
 
+    def _end(self) -> None:
+        """Be over without having been told to end: for good if the cluster refuses this disk."""
+        known = self._departure.begun or self.agreement.refusal is not None
+        if not self.ended and not known:
+            self._chronicle.gone()
+        self._ended.set()
+
     def _applied(self, topology: Topology) -> None:
         self._unapplied -= 1
         self._take_effect(topology)
@@ -382,6 +395,7 @@ class RunningMember:
 
     def _take_effect(self, topology: Topology) -> None:
         self._deciding.decided(topology)
+        self._chronicle.decided(topology, self.now)
         self._exchanges.decided(topology, self.agreement.decisions_kept(), self.now)
         self._losing.decided(topology)
         self._aside.decided(topology)
@@ -588,7 +602,7 @@ class RunningMember:
             self.council.unreachable(UUID(bytes=member))
         elif isinstance(error, UnwelcomeError) and error.told:
             if error.refusal.code == "gone":
-                self._ended.set()
+                self._end()
             elif error.refusal.code == "copy":
                 self.council.refused(error.refusal.reason)
 

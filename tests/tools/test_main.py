@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -133,7 +134,11 @@ def test_common_options_are_taken_before_and_after_the_command(run: Run, shop: P
 
 def test_verbose_shows_the_log_of_the_product(run: Run, shop: Path) -> None:
     assert "store.opened" not in run("kv", "count", shop).stderr
-    assert "store.opened" in run("kv", "count", shop, "-v").stderr
+    lines = run("kv", "count", shop, "-v").stderr.splitlines()
+    opened = next(line for line in lines if "store.opened" in line)
+    time, rest = opened.split(" ", 1)
+    assert rest.startswith("INFO tidelog.store: store.opened path=")
+    assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(hours=1)
 
 
 # ------------------------------------------------------------------ terminal

@@ -159,9 +159,8 @@ def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blo
 
 
 def _no_coordinator(picture: Picture) -> list[Blocker]:
-    newest = picture.newest
-    leading = picture.name_of(newest.coordinator) if newest else None
-    if not picture.majority or leading is None or picture.state_of(leading) == "up":
+    leading = picture.leading
+    if leading is None or picture.state_of(leading) == "up":
         return []
     return [
         Blocker(

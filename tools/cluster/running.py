@@ -73,6 +73,8 @@ CAUGHT_UP_S_MAX = 5.0
 """Seconds in which a copy that was away for a short while has caught up."""
 UP_S_MAX = 60.0
 """Seconds until everything is served."""
+WAIT_TOLD_S = 2.0
+"""Seconds after which a command that waits says for what."""
 DOWN_S_MAX = 30.0
 """Seconds for members to end in order."""
 KILLED_S_MAX = 10.0
@@ -380,6 +382,7 @@ def _wait_until_served(
     folder: str, cluster: LocalCluster, started: list[str], deadline: float, tell: TellUser
 ) -> None:
     up_at: float | None = None
+    told_at = time.monotonic() + WAIT_TOLD_S
     while True:
         picture = look(folder, cluster)
         if ended := [name for name in started if not picture.answers[name].pid]:
@@ -405,7 +408,17 @@ def _wait_until_served(
         if time.monotonic() > deadline:
             late = [name for name in picture.answers if not _serves(picture, name)]
             raise _not_served(folder, cluster, picture, late)
+        if time.monotonic() > told_at:
+            told_at = deadline
+            tell(_awaited(picture, is_up=up_at is not None))
         time.sleep(PAUSE_S)
+
+
+def _awaited(picture: Picture, *, is_up: bool) -> str:
+    if is_up:
+        return f"everything is served: waiting {CAUGHT_UP_S_MAX:.0f} s at most for copies"
+    served, count = picture.partitions_served, picture.cluster.partitions
+    return f"{served} of {count} partitions are served: waiting {UP_S_MAX:.0f} s at most for all"
 
 
 def _not_served(

@@ -320,6 +320,12 @@ class Picture:
         return leads or len(there) > len(voting) // 2
 
     @property
+    def leading(self) -> str | None:
+        """Who leads; None without a majority: who led last leads nobody."""
+        newest = self.newest
+        return self.name_of(newest.coordinator) if newest and self.majority else None
+
+    @property
     def whole(self) -> bool:
         """Whether everybody answers and has joined, and everything is served."""
         return self.partitions_served == self.cluster.partitions and self.whole_but_for_losses

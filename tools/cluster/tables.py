@@ -52,7 +52,7 @@ def summary_of(
         "partitions_moving": sum(share.moving for share in shares),
         "changes": changes_text(seats, shares),
         "majority": picture.majority,
-        "coordinator": picture.name_of(newest.coordinator) if newest else None,
+        "coordinator": picture.leading,
         "term": newest.term if newest else None,
         "decided": newest.decided if newest else None,
         "partitions": picture.cluster.partitions,
@@ -117,7 +117,7 @@ def node_rows(picture: Picture) -> list[dict[str, Any]]:
         if status and newest:
             row |= {
                 "boot": status.boot,
-                "coordinator": newest.coordinator == member.id,
+                "coordinator": picture.leading == member.name,
                 "majority": status.majority,
                 "lease_ms": status.lease_us // 1000,
                 "decided": status.decided,

@@ -114,13 +114,22 @@ def telling_if_interrupted(told: Callable[[], Iterable[str]]) -> Iterator[None]:
         raise
 
 
+_LOG_LINE = logging.Formatter(
+    "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
+)
+_LOG_LINE.converter = time.gmtime
+
+
 @contextmanager
 def logging_to_stderr(settings: Settings) -> Iterator[None]:
-    """Show what the product logs: warnings, more with ``-v``, errors only with ``-q``."""
+    """Show what the product logs: warnings, more with ``-v``, errors only with ``-q``.
+
+    Each line begins with its time in UTC.
+    """
     levels = {0: logging.WARNING, 1: logging.INFO}
     level = logging.ERROR if settings.quiet else levels.get(settings.verbose, logging.DEBUG)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_LOG_LINE)
     log = logging.getLogger("tidelog")
     before = log.level
     log.addHandler(handler)

@@ -1,0 +1,154 @@
+"""What the log of a member tells of its cluster: who leads, who is there, what is served here."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from support.copies import Group, live
+from tidelog.affinity.topology import KnownMember
+from tidelog.engine.node.chronicle import _became
+
+OWN = re.compile(r"(?:boot \d+ of |Tidelog: )(n\d):\d+ \(\w{8}\)")
+"""Who tells."""
+
+
+def lines(caplog: pytest.LogCaptureFixture, name: str, *events: str) -> list[str]:
+    """What a member has told of some events, without its own name and the ids of others."""
+    found = []
+    for record in caplog.records:
+        text = record.getMessage()
+        own = OWN.search(text)
+        if own and own[1] == name and vars(record).get("event") in events:
+            text = text.split(": ", 2)[2].removeprefix(own[0].removeprefix("Tidelog: ") + " ")
+            found.append(re.sub(r":\d+ \(\w{8}\)", "", text))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def hears_all(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidelog.node")
+
+
+def test_a_member_tells_of_its_beginning_who_leads_its_lease_and_what_it_opens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, name = group.at, group.primary
+        led = at.coordinator()
+        await group.until(lambda: len(lines(caplog, name, "node.lease")) == 1)
+        await group.until(lambda: len(lines(caplog, name, "node.serves")) == 2)
+        assert lines(caplog, name, "node.begun") == [
+            f"the member at /member begins as boot 1 of {name}"
+        ]
+        [first] = lines(caplog, name, "node.led")
+        leads = "leads" if led == name else f"is led by {led}"
+        assert re.fullmatch(rf"{leads}, in term \d+", first)
+        assert lines(caplog, name, "node.lease") == [
+            "has a lease: it may answer for what it has opened"
+        ]
+        mine = sorted(p for p in range(at.partitions) if at.primary(p) == name)
+        to_open, opened = lines(caplog, name, "node.serves")
+        count = f"{len(mine)} partition{'s' * (len(mine) > 1)}"
+        named = ", ".join(map(str, mine))
+        assert to_open == f"is to open {count}, of {len(mine)} that it serves then: {named}"
+        assert re.fullmatch(rf"has opened {count} after 0\.\d{{3}} s", opened)
+
+    live(scenario)
+
+
+def test_the_others_tell_of_a_primary_that_dies_and_of_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, old = group.at, group.primary
+        await at.whole()
+        await group.until(lambda: len(lines(caplog, old, "node.lease")) == 1)
+        caplog.clear()
+        await group.away(old)
+        await at.settled(at.running())
+        new = group.primary
+        assert lines(caplog, new, "node.member") == [
+            f"hears that {old} is gone: others serve what it did"
+        ]
+        await group.until(lambda: "has opened" in lines(caplog, new, "node.serves")[-1])
+        told = lines(caplog, new, "node.serves")
+        assert re.fullmatch(r"is to open \d.* that it serves then: [\d, ]*", told[0])
+        assert str(group.partition) in told[0].split(": ")[1].split(", ")
+        await group.back(old)
+        for name in {*at.names} - {old}:
+            assert f"hears that {old} is there, as boot 2" in lines(caplog, name, "node.member")
+        assert not lines(caplog, old, "node.gone"), "it died, and was not declared gone alive"
+
+    live(scenario)
+
+
+def test_a_member_that_was_cut_off_tells_that_it_has_no_lease_and_was_declared_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, old = group.at, group.primary
+        await at.whole()
+        await group.until(lambda: len(lines(caplog, old, "node.lease")) == 1)
+        caplog.clear()
+        at.cut([old], [name for name in at.names if name != old])
+        await group.until(lambda: old not in group.in_sync)
+        assert lines(caplog, old, "node.lease") == [
+            "has no lease any more: it answers for nothing until a coordinator gives it one"
+        ]
+        at.heal()
+        await group.until(lambda: len(lines(caplog, old, "node.begun")) == 1)
+        gone = [one for one in caplog.records if vars(one).get("event") == "node.gone"]
+        assert [one.levelname for one in gone] == ["WARNING"]
+        assert lines(caplog, old, "node.ended") == ["has ended"]
+        assert lines(caplog, old, "node.begun") == [
+            f"the member at /member begins as boot 2 of {old}"
+        ]
+
+    live(scenario)
+
+
+def test_a_member_that_is_told_to_end_says_so_and_was_not_declared_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, old = group.at, group.primary
+        await at.whole()
+        await group.until(lambda: len(lines(caplog, old, "node.lease")) == 1)
+        caplog.clear()
+        await at.stop(old)
+        assert lines(caplog, old, "node.leaves", "node.ended", "node.gone") == [
+            "is told to end, and lets others serve",
+            "has ended",
+        ]
+        no_more = [text for text in lines(caplog, old, "node.serves") if "no more" in text]
+        assert re.match(r"serves \d+ partitions? no more: \d", no_more[0])
+
+    live(scenario)
+
+
+KNOWN = KnownMember(member=UUID(int=1), address="n1:7400", since=1, boot=2, present=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (None, KNOWN, "has joined"),
+        (None, replace(KNOWN, present=False), "is to join"),
+        (KNOWN, None, "is not a member any more"),
+        (KNOWN, replace(KNOWN, present=False), "is gone: others serve what it did"),
+        (replace(KNOWN, present=False), KNOWN, "is there, as boot 2"),
+        (KNOWN, replace(KNOWN, boot=3), "is there, as boot 3"),
+        (KNOWN, replace(KNOWN, present=False, lost=True), "is lost: its disk counts no more"),
+        (KNOWN, replace(KNOWN, wanted=False), None),
+        (replace(KNOWN, present=False), replace(KNOWN, present=False), None),
+    ],
+)
+def test_what_becomes_of_a_member(
+    before: KnownMember | None, after: KnownMember | None, told: str | None
+) -> None:
+    assert _became(before, after) == told
