@@ -784,9 +784,10 @@ def test_a_directory_of_one_member_is_not_that_of_a_cluster(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:
     # The hint was to make a cluster there, which is refused.
-    place = tmp_path / "a"
+    place = tmp_path / "a b"
     made = run("server", "init", place, "--name", "a", "--members", "a=127.0.0.1:1")
     assert made.exit_code == 0
+    assert made.stderr == f"run it with `tidelog server run '{place}'`\n"
     done = run("cluster", "status", place)
     assert done.exit_code == 4
     assert "It is that of one member" in done.stderr

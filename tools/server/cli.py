@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import signal
 import stat
 import sys
@@ -132,6 +133,7 @@ def init(
     fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": known[name]}
     if form == "text":
         write_fields(settings_of(ctx), fields)
+        note(settings_of(ctx), f"run it with `tidelog server run {shlex.quote(directory)}`")
     else:
         write_json({"v": SCHEMA, "type": "member", **fields})
 
@@ -181,6 +183,7 @@ def adopt(
     fields = {"name": name, "cluster": str(cluster), "member": str(member), "address": address}
     if form == "text":
         write_fields(settings_of(ctx), fields)
+        note(settings_of(ctx), f"run it with `tidelog server run {shlex.quote(directory)}`")
     else:
         write_json({"v": SCHEMA, "type": "member", **fields})
 
