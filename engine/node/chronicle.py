@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import zip_longest
 from uuid import UUID
 
-from ...affinity.topology import Incarnation, KnownMember, Topology
-from ..agreement.journal_format import NO_TERM
+from ...affinity.topology import KnownMember, Topology
+from ..agreement.journal_format import NO_TERM, Term
 from ..agreement.machine import Agreement
 from .partitions import Partitions
 
@@ -30,34 +31,44 @@ log = logging.getLogger("tidelog.node")
 class Chronicle:
     """What one incarnation has told of its cluster."""
 
-    def __init__(self, path: str, agreement: Agreement, partitions: Partitions) -> None:
+    def __init__(
+        self, path: str, address: str, agreement: Agreement, partitions: Partitions
+    ) -> None:
+        """``address`` is where others reach this member, of which no decision may know yet."""
         self._path = path
+        self._address = address
         self._agreement = agreement
         self._partitions = partitions
         self._me = agreement.me
         self._topology = agreement.topology
-        self._coordinator = NO_TERM
+        self._served: dict[int, int] = {}
+        """The epochs of the partitions that the log gives to this incarnation."""
+        self._led: tuple[Term, bool] = NO_TERM, False
+        """Which term was followed at the last look, and whether this member led in it."""
         self._has_lease = False
         self._opening: list[int] = []
         self._opening_since = 0.0
+        self._has_begun = False
 
     # -------------------------------------------------------------- its life
 
     def begun(self) -> None:
         """Tell who this is."""
+        self._has_begun = True
         log.info(
             "node.begun: Tidelog: the member at %s begins as boot %d of %s",
             self._path,
             self._me.boot,
-            self._name(self._me.member),
+            self._own_name,
             extra={"event": "node.begun"},
         )
 
     def gone(self) -> None:
         """Tell that the others go on without this incarnation."""
         log.warning(
-            "node.gone: Tidelog: the member at %s was declared gone by the others, who did not "
-            "hear it: it begins again, as another boot",
+            "node.gone: Tidelog: %s was declared gone by the others, who did not hear it: the "
+            "member at %s begins again, as another boot",
+            self._own_name,
             self._path,
             extra={"event": "node.gone"},
         )
@@ -66,56 +77,57 @@ class Chronicle:
         """Tell that it was told to end."""
         log.info(
             "node.leaves: Tidelog: %s is told to end, and lets others serve",
-            self._name(self._me.member),
+            self._own_name,
             extra={"event": "node.leaves"},
         )
 
     def ended(self) -> None:
-        """Tell that it holds its files no more."""
-        log.info(
-            "node.ended: Tidelog: %s has ended",
-            self._name(self._me.member),
-            extra={"event": "node.ended"},
-        )
+        """Tell that it holds its files no more, if it has begun."""
+        if self._has_begun:
+            log.info(
+                "node.ended: Tidelog: %s has ended", self._own_name, extra={"event": "node.ended"}
+            )
 
     # -------------------------------------------------------------- what it sees
 
     def decided(self, topology: Topology, now: float) -> None:
         """Tell what a topology that has taken effect here changes."""
         before, self._topology = self._topology, topology
-        if topology.members is not before.members:
-            for member in sorted({*before.members, *topology.members} - {self._me.member}):
-                what = _became(before.members.get(member), topology.members.get(member))
-                if what:
-                    log.info(
-                        "node.member: Tidelog: %s hears that %s %s",
-                        self._name(self._me.member),
-                        self._name(member, before),
-                        what,
-                        extra={"event": "node.member"},
-                    )
-        if topology.partitions is not before.partitions:
-            self._tell_share(_served(before, self._me), _served(topology, self._me), now)
+        for member in sorted({*before.members, *topology.members} - {self._me.member}):
+            what = _became(before.members.get(member), topology.members.get(member))
+            if what:
+                log.info(
+                    "node.member: Tidelog: %s hears that %s %s",
+                    self._own_name,
+                    self._name(member, before),
+                    what,
+                    extra={"event": "node.member"},
+                )
+        fresh, lost = self._share_of(before, topology)
+        if lost:
+            self._tell_served(f"serves {_count(lost)} no more: {_named(lost)}")
+        if fresh:
+            if not self._opening:
+                self._opening_since = now
+            count = len(self._served)
+            self._tell_served(
+                f"is to open {_count(fresh)}, of {count} that it serves then: {_named(fresh)}"
+            )
+        if fresh or lost:
+            self._opening = sorted({*fresh, *self._opening} & self._served.keys())
 
     def look(self, now: float) -> None:
         """Tell of coordinators and leases that are others now, and of what has been opened."""
-        coordinator, has_lease = self._agreement.coordinator, now < self._agreement.lease.end
-        if coordinator != self._coordinator:
-            self._coordinator = coordinator
-            leads = coordinator.member == self._me.member
-            what = "leads" if leads else f"is led by {self._name(coordinator.member)}"
-            log.info(
-                "node.led: Tidelog: %s %s, in term %d",
-                self._name(self._me.member),
-                what,
-                coordinator.number,
-                extra={"event": "node.led"},
-            )
+        led = self._agreement.coordinator, self._agreement.leads
+        if led != self._led:
+            self._led = led
+            self._tell_led(*led)
+        has_lease = now < self._agreement.lease.end
         if has_lease != self._has_lease:
             self._has_lease = has_lease
             log.info(
                 "node.lease: Tidelog: %s %s",
-                self._name(self._me.member),
+                self._own_name,
                 _LEASE[has_lease],
                 extra={"event": "node.lease"},
             )
@@ -124,31 +136,57 @@ class Chronicle:
             self._opening = []
             self._tell_served(f"has opened {count} after {seconds:.3f} s")
 
-    def _tell_share(self, before: dict[int, int], after: dict[int, int], now: float) -> None:
-        lost = sorted(before.keys() - after.keys())
-        if lost:
-            self._tell_served(f"serves {_count(lost)} no more: {_named(lost)}")
-        fresh = sorted(one for one in after if after[one] != before.get(one))
-        if fresh:
-            self._opening_since = now
-            self._tell_served(
-                f"is to open {_count(fresh)}, of {len(after)} that it serves then: {_named(fresh)}"
-            )
-        self._opening = sorted({*fresh, *self._opening} & after.keys())
+    # -------------------------------------------------------------- how it is said
+
+    def _share_of(self, before: Topology, after: Topology) -> tuple[list[int], list[int]]:
+        """Take over what the log gives here; return what is in another epoch, and what is not.
+
+        What a decision leaves as it was is the same object: there may be 32,768 partitions.
+        """
+        fresh, lost = [], []
+        for partition, (old, new) in enumerate(zip_longest(before.partitions, after.partitions)):
+            if old is new:
+                continue
+            mine = self._served.pop(partition, None)
+            if new is not None and new.author == self._me:
+                self._served[partition] = new.epoch
+                if mine != new.epoch:
+                    fresh.append(partition)
+            elif mine is not None:
+                lost.append(partition)
+        return fresh, lost
+
+    def _tell_led(self, term: Term, leads: bool) -> None:
+        if term.member == self._me.member:
+            what = "leads" if leads else "leads no more"
+        else:
+            what = f"is led by {self._name(term.member)}"
+        log.info(
+            "node.led: Tidelog: %s %s, in term %d",
+            self._own_name,
+            what,
+            term.number,
+            extra={"event": "node.led"},
+        )
+
+    def _tell_served(self, what: str) -> None:
+        log.info(
+            "node.serves: Tidelog: %s %s",
+            self._own_name,
+            what,
+            extra={"event": "node.serves"},
+        )
+
+    @property
+    def _own_name(self) -> str:
+        known = self._topology.members.get(self._me.member)
+        return _shown(known.address if known else self._address, self._me.member)
 
     def _name(self, member: UUID, before: Topology | None = None) -> str:
         known = self._topology.members.get(member)
         if known is None and before is not None:
             known = before.members.get(member)
-        return f"{known.address} ({str(member)[:8]})" if known else str(member)
-
-    def _tell_served(self, what: str) -> None:
-        log.info(
-            "node.serves: Tidelog: %s %s",
-            self._name(self._me.member),
-            what,
-            extra={"event": "node.serves"},
-        )
+        return _shown(known.address, member) if known else str(member)
 
 
 _LEASE = {
@@ -157,21 +195,20 @@ _LEASE = {
 }
 
 
-def _served(topology: Topology, me: Incarnation) -> dict[int, int]:
-    """Return the epochs of the partitions that the log gives to an incarnation."""
-    return {
-        copies.row.partition: copies.epoch for copies in topology.partitions if copies.author == me
-    }
+def _shown(address: str, member: UUID) -> str:
+    return f"{address} ({str(member)[:8]})"
 
 
 def _became(before: KnownMember | None, after: KnownMember | None) -> str | None:
     """Return what happened to a member; None if nothing did that anybody waits for."""
     if after is None:
         return "is not a member any more"
+    if after.lost:
+        return None if before and before.lost else "is lost: its disk counts no more"
     if before is None:
-        return "has joined" if after.present else "is to join"
-    if after.lost and not before.lost:
-        return "is lost: its disk counts no more"
+        if after.present:
+            return f"has joined, as boot {after.boot}"
+        return "is away" if after.boot else "is to join"
     if after.present and not (before.present and before.incarnation == after.incarnation):
         return f"is there, as boot {after.boot}"
     if before.present and not after.present:

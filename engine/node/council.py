@@ -56,14 +56,19 @@ class Council:
         *,
         changed: Callable[[Topology], None],
         refused: Callable[[int, str], None] = lambda _request, _reason: None,
+        looked: Callable[[], None] = lambda: None,
     ) -> None:
-        """``refused`` hears of what was suggested and is not made."""
+        """``refused`` hears of what was suggested and is not made.
+
+        ``looked`` is called when all that has come is worked off, and at each tick.
+        """
         self.agreement = agreement
         self._environment = environment
         self._journal = journal
         self._transport = transport
         self._changed = changed
         self._refused = refused
+        self._looked = looked
         self._accepted = agreement.voter.accepted
         self._told = -1
         self._followed = False
@@ -158,6 +163,7 @@ class Council:
                 self._tell()
             self._tell()
             self._find_dead()
+            self._looked()
             if self._journal.wants_snapshot:
                 await self._shorten()
             wait = self.agreement.next_tick() - self.now

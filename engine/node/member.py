@@ -126,6 +126,7 @@ class RunningMember:
             self.transport,
             changed=self._changed,
             refused=lambda request, reason: self.groups.refused(request, reason),
+            looked=lambda: self._chronicle.look(self.now),
         )
         me = self.agreement.me
         streams = Streams()
@@ -133,7 +134,7 @@ class RunningMember:
         self.log = NodeLog(opened.files, streams, outflow.pump, self.transport.gathering)
         patience = timing.lease + timing.member_timeout
         self.partitions = Partitions(self.agreement, self.now + patience)
-        self._chronicle = Chronicle(opened.files.path, self.agreement, self.partitions)
+        self._chronicle = Chronicle(opened.files.path, address, self.agreement, self.partitions)
         followed: dict[int, Following] = {}
         self._tasks = Tasks()
         now, reached = environment.boottime, environment.reached

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import replace
-from uuid import UUID
 
 import pytest
+import trio
 
 from support.copies import Group, live
-from tidelog.affinity.topology import KnownMember
-from tidelog.engine.node.chronicle import _became
+from tidelog.affinity.errors import ClusterError
+from tidelog.checkpoints.policy import CheckpointPolicy
+from tidelog.engine.net.handshake import Refusal
+from tidelog.engine.net.kinds import CONTROL
+from tidelog.engine.net.transport import UnwelcomeError
+from tidelog.engine.node.member import RunningMember
 
 OWN = re.compile(r"(?:boot \d+ of |Tidelog: )(n\d):\d+ \(\w{8}\)")
 """Who tells."""
@@ -104,6 +107,7 @@ def test_a_member_that_was_cut_off_tells_that_it_has_no_lease_and_was_declared_g
         await group.until(lambda: len(lines(caplog, old, "node.begun")) == 1)
         gone = [one for one in caplog.records if vars(one).get("event") == "node.gone"]
         assert [one.levelname for one in gone] == ["WARNING"]
+        assert lines(caplog, old, "node.gone")[0].startswith("was declared gone by the others")
         assert lines(caplog, old, "node.ended") == ["has ended"]
         assert lines(caplog, old, "node.begun") == [
             f"the member at /member begins as boot 2 of {old}"
@@ -131,24 +135,79 @@ def test_a_member_that_is_told_to_end_says_so_and_was_not_declared_gone(
     live(scenario)
 
 
-KNOWN = KnownMember(member=UUID(int=1), address="n1:7400", since=1, boot=2, present=True)
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
-        (None, KNOWN, "has joined"),
-        (None, replace(KNOWN, present=False), "is to join"),
-        (KNOWN, None, "is not a member any more"),
-        (KNOWN, replace(KNOWN, present=False), "is gone: others serve what it did"),
-        (replace(KNOWN, present=False), KNOWN, "is there, as boot 2"),
-        (KNOWN, replace(KNOWN, boot=3), "is there, as boot 3"),
-        (KNOWN, replace(KNOWN, present=False, lost=True), "is lost: its disk counts no more"),
-        (KNOWN, replace(KNOWN, wanted=False), None),
-        (replace(KNOWN, present=False), replace(KNOWN, present=False), None),
-    ],
-)
-def test_what_becomes_of_a_member(
-    before: KnownMember | None, after: KnownMember | None, told: str | None
+def test_a_coordinator_that_is_cut_off_tells_that_it_leads_no_more(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert _became(before, after) == told
+    async def scenario(group: Group) -> None:
+        at, led = group.at, group.at.coordinator() or ""
+        await at.whole()
+        caplog.clear()
+        at.cut([led], [name for name in at.names if name != led])
+        await group.until(lambda: bool(lines(caplog, led, "node.led")))
+        assert re.fullmatch(r"leads no more, in term \d+", lines(caplog, led, "node.led")[0])
+
+    live(scenario)
+
+
+def test_a_checkpoint_that_takes_long_holds_nothing_up_that_is_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was told 28 s after a partition had been opened, by the task that takes checkpoints.
+    async def for_long(_member: RunningMember, reason: str) -> None:
+        await trio.sleep(0 if reason == "close" else 100)
+
+    async def scenario(group: Group) -> None:
+        at, old, new = group.at, group.primary, group.backups[0]
+        await at.whole()
+        monkeypatch.setattr(CheckpointPolicy, "due", lambda *_about, **_more: "time")
+        monkeypatch.setattr(RunningMember, "checkpoint", for_long)
+        await trio.sleep(1)
+        caplog.clear()
+        await at.kill(old)
+        await group.served_by_another(old)
+        with trio.fail_after(1):
+            while not [one for one in lines(caplog, new, "node.serves") if "has opened" in one]:
+                await trio.sleep(0.01)
+
+    live(scenario)
+
+
+def test_a_member_whose_disk_is_refused_was_not_declared_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, name = group.at, group.primary
+        await at.whole()
+        at.may_end.add(name)
+        await at.kill(name, outcome="kept")
+        older = at.nodes[name].disk.copy()
+        at.start([name])
+        await at.settled()
+        await at.kill(name, outcome="kept")
+        at.nodes[name].disk = older
+        caplog.clear()
+        at.start([name])
+        await at.killed(name)
+        assert isinstance(at.ends[name], ClusterError)
+        assert lines(caplog, name, "node.begun", "node.gone", "node.ended") == [
+            f"the member at /member begins as boot 2 of {name}",
+            "has ended",
+        ]
+
+    live(scenario)
+
+
+def test_who_hears_at_another_member_that_it_is_gone_tells_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(group: Group) -> None:
+        at, name = group.at, group.primary
+        await at.whole()
+        caplog.clear()
+        error = UnwelcomeError(Refusal("gone", ""), told=True)
+        for other in group.backups:
+            at.running()[name].failed(at.member_id(other).bytes, CONTROL, error)
+        await group.until(lambda: bool(lines(caplog, name, "node.begun")))
+        assert len(lines(caplog, name, "node.gone")) == 1
+
+    live(scenario)

@@ -370,24 +370,32 @@ def test_who_is_about_to_end_is_waited_for_and_started_again(
     assert read_cluster(place).member("n2").pid == 18
 
 
-def test_a_command_that_waits_for_long_says_once_for_what(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_command_that_waits_for_two_seconds_says_once_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_up: bool
 ) -> None:
     # `start` took 11 s beside other work, and said nothing.
-    place, told, seconds = str(tmp_path), list[str](), iter(range(100))
+    place, told, now = str(tmp_path), list[tuple[float, str]](), [0.0]
     write_cluster(place, THREE)
-    waiting = ALL | {"n3": up(said(N3, [2], open=[False], leased=[False]))}
-    seen = iter([waiting] * 5 + [ALL])
-    monkeypatch.setattr(running, "pid_of", lambda _directory: 17)
-    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
-    monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
-    monkeypatch.setattr(running, "look", lambda *_place: picture(**next(seen)))
-    running._wait_until_served(place, THREE, ["n3"], 60.0, told.append)
-    assert told == ["3 of 4 partitions are served: waiting 60 s at most for all"]
-    late = said(N1, [0, 3], lagging=[[0, N2.bytes, 3, 100_000]])
-    assert running._awaited(picture(**(ALL | {"n1": up(late)})), is_up=True) == (
-        "everything is served: waiting 5 s at most for copies"
+    behind = ALL if is_up else ALL | {"n3": up(said(N3, [2], open=[False], leased=[False]))}
+
+    def sleep(_seconds: float) -> None:
+        now[0] += 0.5
+
+    def tell(text: str) -> None:
+        told.append((now[0], text))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(running, "look", lambda *_at: picture(**(behind if now[0] < 4 else ALL)))
+    monkeypatch.setattr(running, "_catches_up", lambda _picture: now[0] < 4)
+    running._wait_until_served(place, THREE, ["n3"], 60.0, tell)
+    awaited = (
+        "4 of 4 partitions are served: waiting 5 s at most for copies that catch up"
+        if is_up
+        else "3 of 4 partitions are served: waiting 60 s at most"
     )
+    assert told == [(2.5, awaited)]
 
 
 def test_who_runs_and_does_not_answer_in_time_is_not_taken_for_one_that_runs(
@@ -650,6 +658,8 @@ def test_without_a_coordinator_it_is_told_whether_there_are_too_few_members() ->
     assert block.text.startswith("no coordinator leads, though 3 of 3 members answer")
     assert summary(all_three)["coordinator"] is None, "n1 led last, and leads nobody"
     assert not any(row["coordinator"] for row in node_rows(all_three))
+    led_last = picture(n1=MemberAnswer(pid=0), n2=alone(N2, [1]), n3=SILENT)
+    assert not [block for block in blocks(led_last) if "which led" in block.text]
     one = picture(n1=alone(N1, [0, 3]), n2=MemberAnswer(pid=0), n3=SILENT)
     block = blocks(one)[0]
     assert block.text.startswith("n2 and n3 do not answer, and 2 of 3 members are needed")

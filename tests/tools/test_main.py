@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 
@@ -136,9 +138,19 @@ def test_verbose_shows_the_log_of_the_product(run: Run, shop: Path) -> None:
     assert "store.opened" not in run("kv", "count", shop).stderr
     lines = run("kv", "count", shop, "-v").stderr.splitlines()
     opened = next(line for line in lines if "store.opened" in line)
-    time, rest = opened.split(" ", 1)
-    assert rest.startswith("INFO tidelog.store: store.opened path=")
-    assert abs(datetime.fromisoformat(time) - datetime.now(UTC)) < timedelta(hours=1)
+    assert re.match(r"\d{4}-\S*Z INFO tidelog.store: store.opened path=", opened)
+
+
+def test_lines_of_logs_begin_with_their_time_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"created": 86400.007, "msecs": 7.0, "levelname": "INFO", "name": "a", "msg": "x"}
+    monkeypatch.setenv("TZ", "XXX-5")
+    time.tzset()
+    try:
+        line = terminal._LOG_LINE.format(logging.makeLogRecord(fields))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert line == "1970-01-02T00:00:00.007Z INFO a: x"
 
 
 # ------------------------------------------------------------------ terminal

@@ -17,6 +17,7 @@ Left out: one process (``processes``), one question (``questions``), what answer
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
@@ -409,16 +410,16 @@ def _wait_until_served(
             late = [name for name in picture.answers if not _serves(picture, name)]
             raise _not_served(folder, cluster, picture, late)
         if time.monotonic() > told_at:
-            told_at = deadline
+            told_at = math.inf
             tell(_awaited(picture, is_up=up_at is not None))
         time.sleep(PAUSE_S)
 
 
 def _awaited(picture: Picture, *, is_up: bool) -> str:
+    served = f"{picture.partitions_served} of {picture.cluster.partitions} partitions are served"
     if is_up:
-        return f"everything is served: waiting {CAUGHT_UP_S_MAX:.0f} s at most for copies"
-    served, count = picture.partitions_served, picture.cluster.partitions
-    return f"{served} of {count} partitions are served: waiting {UP_S_MAX:.0f} s at most for all"
+        return f"{served}: waiting {CAUGHT_UP_S_MAX:.0f} s at most for copies that catch up"
+    return f"{served}: waiting {UP_S_MAX:.0f} s at most"
 
 
 def _not_served(
