@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...affinity.errors import (
@@ -186,20 +186,28 @@ def _home(cluster: Cluster, commit: CommitRequest, given_id: bytes | None) -> in
     return commit.partitions[0] if commit.written is None else commit.written
 
 
+_NOT_TOLD: Mapping[str, str] = {
+    "pending": "; then it had not ended",
+    "too_old": "; then nobody could tell: the log of who serves it does not go back so far, or has "
+    "a full copy in it",
+}
+
+
 def _took_effect(
     cluster: Cluster, tx_id: bytes, given: bool, home: int, until: float, lost: AnswerLostError
 ) -> Steps[bool]:
     """Tell what became of a commit whose answer was lost."""
-    why = None
+    why = ""
     if lost.now < until:
         try:
             outcome = yield from question(cluster, tx_id, given, home, until)
         except TidelogError as error:  # whatever it is, it is not what became of the commit
-            why = error
+            why = f"; then {error}"
         else:
             if outcome in ("committed", "rolled_back"):
                 return outcome == "committed"
-    told = str(lost) if why is None else f"{lost}; then {why}"
+            why = _NOT_TOLD.get(outcome, "")
+    told = f"{lost}{why}"
     raise CommitUnknownError(
         f"a commit was sent, and its answer was lost ({told}); it may have taken effect or not",
         tx_id=tx_id,

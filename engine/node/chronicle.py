@@ -1,6 +1,6 @@
 """What an operator reads in the log of a member: who leads, who is there, and what is served here.
 
-    04.310  n1:7400 (4f0e8a11) hears that n2:7400 (b0c5d2e1) is gone: others serve what it did
+    04.310  n1:7400 (4f0e8a11) hears that n2:7400 (b0c5d2e1) is gone: others are to serve ...
     04.311  n1:7400 (4f0e8a11) is to open 2 partitions, of 8 that it serves then: 3, 9
     04.395  n1:7400 (4f0e8a11) has opened 2 partitions after 0.084 s
 
@@ -13,6 +13,7 @@ Left out: what went wrong (whoever meets it logs that), and exchanges as data (`
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from itertools import zip_longest
 from uuid import UUID
@@ -46,6 +47,7 @@ class Chronicle:
         self._led: tuple[Term, bool] = NO_TERM, False
         """Which term was followed at the last look, and whether this member led in it."""
         self._has_lease = False
+        self._has_majority = True
         self._opening: list[int] = []
         self._opening_since = 0.0
         self._has_begun = False
@@ -103,6 +105,16 @@ class Chronicle:
                     what,
                     extra={"event": "node.member"},
                 )
+        if topology.baseline != before.baseline:
+            named = ", ".join(self._name(member) for member in topology.baseline)
+            log.info(
+                "node.baseline: Tidelog: %s hears that these are the baseline: %s",
+                self._own_name,
+                named,
+                extra={"event": "node.baseline"},
+            )
+        if self._agreement.leads:
+            self._tell_copies(before, topology)
         fresh, lost = self._share_of(before, topology)
         if lost:
             self._tell_served(f"serves {_count(lost)} no more: {_named(lost)}")
@@ -122,6 +134,18 @@ class Chronicle:
         if led != self._led:
             self._led = led
             self._tell_led(*led)
+        has_majority = self._agreement.reaches_majority(now)
+        if has_majority != self._has_majority:
+            self._has_majority = has_majority
+            log.log(
+                logging.INFO if has_majority else logging.WARNING,
+                "node.majority: Tidelog: the member at %s, %s, reaches %s majority of %d members",
+                self._path,
+                self._own_name,
+                "a" if has_majority else "no",
+                len(self._topology.baseline),
+                extra={"event": "node.majority"},
+            )
         has_lease = now < self._agreement.lease.end
         if has_lease != self._has_lease:
             self._has_lease = has_lease
@@ -155,6 +179,27 @@ class Chronicle:
             elif mine is not None:
                 lost.append(partition)
         return fresh, lost
+
+    def _tell_copies(self, before: Topology, after: Topology) -> None:
+        """Tell which members have copies that count no more, and which have more that do."""
+        out, into = Counter[UUID](), Counter[UUID]()
+        for old, new in zip(before.partitions, after.partitions, strict=False):
+            if old is not new and old.in_sync != new.in_sync:
+                had, has = ({copy.member for copy in one.in_sync} for one in (old, new))
+                out.update(had - has)
+                into.update(has - had)
+        for counts, text in ((out, "counts no more for"), (into, "counts for")):
+            for member, count in sorted(counts.items()):
+                log.info(
+                    "node.copies: Tidelog: %s decides that the copy of %s %s %d partition%s%s",
+                    self._own_name,
+                    self._name(member, before),
+                    text,
+                    count,
+                    "s" * (count != 1),
+                    " more" * (counts is into),
+                    extra={"event": "node.copies"},
+                )
 
     def _tell_led(self, term: Term, leads: bool) -> None:
         if term.member == self._me.member:
@@ -212,7 +257,9 @@ def _became(before: KnownMember | None, after: KnownMember | None) -> str | None
     if after.present and not (before.present and before.incarnation == after.incarnation):
         return f"is there, as boot {after.boot}"
     if before.present and not after.present:
-        return "is gone: others serve what it did"
+        return "is gone: others are to serve what it did"
+    if after.wanted is not before.wanted and after.wanted is not None:
+        return f"is asked to {'be of' if after.wanted else 'leave'} the baseline"
     return None
 
 

@@ -76,7 +76,7 @@ def test_the_others_tell_of_a_primary_that_dies_and_of_its_return(
         await at.settled(at.running())
         new = group.primary
         assert lines(caplog, new, "node.member") == [
-            f"hears that {old} is gone: others serve what it did"
+            f"hears that {old} is gone: others are to serve what it did"
         ]
         await group.until(lambda: "has opened" in lines(caplog, new, "node.serves")[-1])
         told = lines(caplog, new, "node.serves")

@@ -28,7 +28,7 @@ Given = tuple[Incarnation, int]
 
 
 def gives(*given: Given, members: Mapping[UUID, KnownMember] = MEMBERS) -> Topology:
-    """Return a topology that gives partition 0, 1, ... so."""
+    """Return a topology that gives partition 0, 1, ... so, with both members in all sets."""
     partitions = [
         PartitionCopies(
             row=PartitionRow(partition=partition, version=1, replicas=(N1, N2)),
@@ -49,6 +49,7 @@ class Told:
     def __init__(self, caplog: pytest.LogCaptureFixture, topology: Topology) -> None:
         caplog.set_level(logging.INFO, "tidelog.node")
         self._caplog = caplog
+        self.has_majority = True
         agreement: Any = SimpleNamespace(
             me=ME,
             coordinator=NO_TERM,
@@ -56,6 +57,7 @@ class Told:
             lease=SimpleNamespace(end=0.0),
             topology=topology,
             is_author=lambda copies: copies.author == ME,
+            reaches_majority=lambda _now: self.has_majority,
         )
         self.agreement = agreement
         self.partitions = Partitions(self.agreement, 0.0)
@@ -193,6 +195,47 @@ def test_who_has_not_begun_does_not_end(caplog: pytest.LogCaptureFixture) -> Non
     assert told.lines()[1:] == ["has ended"]
 
 
+def test_that_no_majority_is_reached_is_a_warning_and_that_one_is_again_is_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told(caplog, replace(gives(), baseline=(N1, N2)))
+    for told.has_majority in (True, False, False, True):
+        told.chronicle.look(1.0)
+    text = "the member at /m, n1:7400 (01000000), reaches %s majority of 2 members"
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("WARNING", f"node.majority: Tidelog: {text % 'no'}"),
+        ("INFO", f"node.majority: Tidelog: {text % 'a'}"),
+    ]
+
+
+def test_another_baseline_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told(caplog, replace(gives(), baseline=(N1,)))
+    both = replace(gives(), baseline=(N1, N2))
+    assert told.decided(both, 1.0) == [
+        "hears that these are the baseline: n1:7400 (01000000), n2:7400 (02000000)"
+    ]
+    assert told.decided(both, 1.0) == []
+
+
+def test_who_leads_tells_whose_copies_count_and_whose_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    both = gives((OTHER, 1), (OTHER, 1), (OTHER, 1))
+    alone = [replace(copies, in_sync=(OTHER,)) for copies in both.partitions]
+    fewer = replace(both, partitions=(*alone[:2], both.partitions[2]))
+    told = Told(caplog, both)
+    assert told.decided(fewer, 1.0) == [], "the coordinator says so"
+    told.decided(both, 1.0)
+    told.agreement.leads = True
+    assert told.decided(fewer, 1.0) == [
+        "decides that the copy of n1:7400 (01000000) counts no more for 2 partitions"
+    ]
+    one_more = replace(both, partitions=(alone[0], *both.partitions[1:]))
+    assert told.decided(one_more, 1.0) == [
+        "decides that the copy of n1:7400 (01000000) counts for 1 partition more"
+    ]
+
+
 KNOWN = MEMBERS[N1]
 AWAY = replace(KNOWN, present=False)
 LOST = replace(AWAY, lost=True)
@@ -206,12 +249,14 @@ LOST = replace(AWAY, lost=True)
         (None, AWAY, "is away"),
         (None, LOST, "is lost: its disk counts no more"),
         (KNOWN, None, "is not a member any more"),
-        (KNOWN, AWAY, "is gone: others serve what it did"),
+        (KNOWN, AWAY, "is gone: others are to serve what it did"),
         (AWAY, KNOWN, "is there, as boot 2"),
         (KNOWN, replace(KNOWN, boot=3), "is there, as boot 3"),
         (KNOWN, LOST, "is lost: its disk counts no more"),
         (LOST, replace(LOST, wanted=False), None),
-        (KNOWN, replace(KNOWN, wanted=False), None),
+        (KNOWN, replace(KNOWN, wanted=False), "is asked to leave the baseline"),
+        (KNOWN, replace(KNOWN, wanted=True), "is asked to be of the baseline"),
+        (replace(KNOWN, wanted=True), KNOWN, None),
         (AWAY, AWAY, None),
     ],
 )

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from tidelog.tools.cluster.questions import PAGE, talking
 from tidelog.tools.cluster.running import (
     LOCK_NAME,
     described,
+    end_members,
     look,
     made_members,
     make_members,
@@ -391,11 +392,47 @@ def test_a_command_that_waits_for_two_seconds_says_once_for_what(
     monkeypatch.setattr(running, "_catches_up", lambda _picture: now[0] < 4)
     running._wait_until_served(place, THREE, ["n3"], 60.0, tell)
     awaited = (
-        "4 of 4 partitions are served: waiting 5 s at most for copies that catch up"
+        "4 of 4 partitions are served: waiting 20 s at most for copies that catch up"
         if is_up
         else "3 of 4 partitions are served: waiting 60 s at most"
     )
     assert told == [(2.5, awaited)]
+
+
+@pytest.mark.parametrize(
+    ("left", "more"),
+    [("n1 n3", []), ("n1", ["1 of 3 members run: nothing is served until more do"])],
+)
+def test_who_does_not_end_is_waited_for_aloud_and_whether_too_few_are_left_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, more: list[str]
+) -> None:
+    # `stop` of a member that was frozen said nothing for 30 s, and nothing of the majority.
+    place, told, now, sent = str(tmp_path), list[tuple[float, str]](), [0.0], list[int]()
+    write_cluster(place, THREE)
+
+    class Frozen:
+        pid = 17
+
+        def send(self, number: int) -> None:
+            sent.append(number)
+
+        def ended(self, seconds: float) -> bool:
+            killed = signal.SIGKILL in sent
+            now[0] += 0 if killed else seconds
+            return killed
+
+    monkeypatch.setattr(running, "process_of", lambda _directory: nullcontext(Frozen()))
+    monkeypatch.setattr(running, "pid_of", lambda at: 17 * (os.path.basename(at) in left.split()))
+    monkeypatch.setattr(running, "look", lambda *_place: picture(**ALL))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    end_members(place, lambda text: told.append((now[0], text)), "n2")
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
+    assert told == [
+        (2, "waiting for n2 to end, 30 s at most"),
+        (30, "n2 did not end within 30 s and was killed"),
+        (30, "ended n2"),
+        *((30, text) for text in more),
+    ]
 
 
 def test_who_runs_and_does_not_answer_in_time_is_not_taken_for_one_that_runs(

@@ -32,15 +32,20 @@ _CAUSES = {
     "from_gone": "{others} {take} over from {}, which has gone",
     "from_older": "{others} {take} over from {}, which was started again",
     "from_itself": "{} {take} over from itself, as it was started again",
-    "moved": "{} hands over to {others}",
-    "without": "{} goes on without {others}",
+    "moved": "{} {hand} over to {others}",
+    "without": "{} {go} on without {others}",
+    "anew": "{} {go} on in another epoch",
     "first": "{others} {serve} for the first time",
     "removed": "{} removed",
     "admitted": "{} admitted",
     "added": "{} added",
 }
-_ONE = {"was": "was", "has": "has", "take": "takes", "serve": "serves"}
-_SEVERAL = {"was": "were", "has": "have", "take": "take", "serve": "serve"}
+_ONE = {
+    "was": "was", "has": "has", "take": "takes", "serve": "serves", "hand": "hands", "go": "goes",
+}  # fmt: skip
+_SEVERAL = {
+    "was": "were", "has": "have", "take": "take", "serve": "serve", "hand": "hand", "go": "go",
+}  # fmt: skip
 _TELLS_OF = {"from_gone": "gone", "from_older": "restarted"}
 """What a cause says as well, in its words."""
 
@@ -173,6 +178,8 @@ def causes_text(causes: Sequence[Mapping[str, Any]]) -> str:
         if (cause["kind"], cause["member"]) not in said:
             itself = cause["others"] == [cause["member"]]
             kind = "from_itself" if itself else cause["kind"]
+            if kind == "without" and not cause["others"]:
+                kind = "anew"
             about = members.setdefault((kind, tuple(cause["others"])), [])
             about += [cause["member"]] * (cause["member"] is not None)
     return "; ".join(_cause_text(*key, names) for key, names in members.items())
@@ -180,7 +187,8 @@ def causes_text(causes: Sequence[Mapping[str, Any]]) -> str:
 
 def _cause_text(kind: str, others: Sequence[str], members: Sequence[str]) -> str:
     form = _CAUSES.get(kind, f"{{}} {kind}")
-    words = _SEVERAL if len(others or members) > 1 else _ONE
+    who = others if form.startswith("{others}") else members
+    words = _SEVERAL if len(who) > 1 else _ONE
     return form.format(names_text(members), others=names_text(others), **words)
 
 

@@ -70,7 +70,7 @@ DECIDE_S_MAX = 20.0
 """Seconds in which a member has something decided."""
 ANSWER_S_MAX = 2.0
 """Seconds for one answer."""
-CAUGHT_UP_S_MAX = 5.0
+CAUGHT_UP_S_MAX = 20.0
 """Seconds in which a copy that was away for a short while has caught up."""
 UP_S_MAX = 60.0
 """Seconds until everything is served."""
@@ -505,6 +505,11 @@ def end_members(folder: str, tell: TellUser, name: str | None = None) -> None:
     ended = _end_all(folder, cluster, [member.name for member in left], DOWN_S_MAX, tell)
     none_ran = "no member runs" if name is None else f"{name} does not run"
     tell(f"ended {', '.join(ended)}" if ended else none_ran)
+    if name is not None:
+        voting = look(folder, cluster).voting
+        there = sum(runs(folder, member) for member in cluster.left if member.name in voting)
+        if there <= len(voting) // 2:
+            tell(f"{there} of {len(voting)} members run: nothing is served until more do")
 
 
 def _end_all(
@@ -519,7 +524,11 @@ def _end_all(
                 found[name] = process
                 process.send(signal.SIGTERM)
         deadline = time.monotonic() + seconds
+        told_at = min(time.monotonic() + WAIT_TOLD_S, deadline)
         for name, process in found.items():
+            if not process.ended(max(0.0, told_at - time.monotonic())) and told_at < deadline:
+                told_at = deadline
+                tell(f"waiting for {name} to end, {seconds:.0f} s at most")
             if not process.ended(max(0.0, deadline - time.monotonic())):
                 process.send(signal.SIGKILL)
                 process.ended(KILLED_S_MAX)
