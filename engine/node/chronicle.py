@@ -69,7 +69,7 @@ class Chronicle:
         """Tell that the others go on without this incarnation."""
         log.warning(
             "node.gone: Tidelog: %s was declared gone by the others, who did not hear it: the "
-            "member at %s begins again, as another boot",
+            "store %s begins again, as another boot",
             self._own_name,
             self._path,
             extra={"event": "node.gone"},
@@ -139,9 +139,9 @@ class Chronicle:
             self._has_majority = has_majority
             log.log(
                 logging.INFO if has_majority else logging.WARNING,
-                "node.majority: Tidelog: the member at %s, %s, reaches %s majority of %d members",
-                self._path,
+                "node.majority: Tidelog: %s, with the store %s, reaches %s majority of %d members",
                 self._own_name,
+                self._path,
                 "a" if has_majority else "no",
                 len(self._topology.baseline),
                 extra={"event": "node.majority"},

@@ -201,7 +201,7 @@ def test_that_no_majority_is_reached_is_a_warning_and_that_one_is_again_is_none(
     told = Told(caplog, replace(gives(), baseline=(N1, N2)))
     for told.has_majority in (True, False, False, True):
         told.chronicle.look(1.0)
-    text = "the member at /m, n1:7400 (01000000), reaches %s majority of 2 members"
+    text = "n1:7400 (01000000), with the store /m, reaches %s majority of 2 members"
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
         ("WARNING", f"node.majority: Tidelog: {text % 'no'}"),
         ("INFO", f"node.majority: Tidelog: {text % 'a'}"),
