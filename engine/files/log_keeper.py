@@ -393,17 +393,23 @@ class LogKeeper:
         )
 
     def has_cleared(self, partition: int) -> bool:
-        """Tell whether the kept log says that a partition was cleared, to be copied in full."""
+        """Tell whether the kept log says that a partition was cleared, to be copied in full.
+
+        ``CorruptLogError`` if not all of it could be read.
+        """
         scan = Scan(self.directory, self.first_position, durable=self._writer.synced)
         frames = (
             frame
             for frame in scan
             if any(kind == RecordType.CLEAR for kind, _, _ in split_records(frame.payload))
         )
-        return any(
+        found = any(
             isinstance(record, ClearRecord) and record.partition == partition
             for _, record in read_records(frames)
         )
+        if not found:  # what was not read may have it
+            scan.end.raise_if_refused()
+        return found
 
     def known_since(self) -> int:
         """Return a time that no transaction in the dropped part of the log lies behind.

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from ...affinity.errors import HistoryTruncatedError, TidelogError
+from ...affinity.errors import CorruptLogError, HistoryTruncatedError, TidelogError
 from ...affinity.topology import Topology
 from ...wal.records import (
     AdmitRecord,
@@ -105,8 +105,9 @@ class TxHistory:
         def look() -> T:
             with translated_disk("reading the log"):
                 for _ in range(outcomes.LOOK_ATTEMPTS):
-                    # A checkpoint beside this may drop a segment that is about to be read.
-                    with suppress(HistoryTruncatedError):
+                    # A checkpoint beside this may drop a segment that is about to be read, or one
+                    # between that and the last one: that looks like damage, the first time.
+                    with suppress(HistoryTruncatedError, CorruptLogError):
                         return work()
                 return work()
 

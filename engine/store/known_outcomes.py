@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 
-from ...affinity.errors import ConflictError, HistoryTruncatedError, UsageError
+from ...affinity.errors import ConflictError, CorruptLogError, HistoryTruncatedError, UsageError
 from ...wal.records import TxRecord
 from ..commit import outcomes
 from ..commit.entries import Commit, Entry, Receipt
@@ -135,8 +135,9 @@ class KnownOutcomes:
             return "committed"
         with translated_disk("reading the log"):
             for _ in range(outcomes.LOOK_ATTEMPTS):
-                # A checkpoint beside this may drop a segment that is about to be read.
-                with suppress(HistoryTruncatedError):
+                # A checkpoint beside this may drop a segment that is about to be read, or one
+                # between that and the last one: that looks like damage, the first time.
+                with suppress(HistoryTruncatedError, CorruptLogError):
                     return self._outcome_in_log(tx_id)
             return self._outcome_in_log(tx_id)
 

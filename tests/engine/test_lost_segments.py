@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 import tidelog
 from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.engine.api.database import session_of
+from tidelog.engine.files.log_keeper import LogKeeper
 from tidelog.engine.files.log_source import find_log
 from tidelog.pipeline.log.logs import Log
 from tidelog.testing import check_store
@@ -186,3 +188,41 @@ def test_what_lies_below_a_hole_is_left_as_it_is(
     with tidelog.open(crashed, retain_bytes=1 << 40) as db:
         assert db.statistics().log_first_position == 0
         assert db.outcome(b"never committed!") == "rolled_back"
+
+
+def test_whether_a_partition_was_cleared_is_not_said_of_a_log_with_a_gap(tmp_path: Path) -> None:
+    # What cannot be read may have it: "rolled back" would be said of what a full copy has.
+    with tidelog.open(tmp_path / "store", partitions=2, segment_bytes=SEGMENT_BYTES) as db:
+        table, number = db.map("m"), 0
+        while len(numbers_of(tmp_path / "store")) < 4:
+            table[b"%d" % number] = VALUE
+            number += 1
+        keeper = session_of(db).store.keeper
+        assert not keeper.has_cleared(0)
+        gap = file_of(tmp_path / "store", numbers_of(tmp_path / "store")[1])
+        moved = gap.rename(tmp_path / "elsewhere")
+        with pytest.raises(CorruptLogError, match="a segment is missing"):
+            keeper.has_cleared(0)
+        moved.rename(gap)
+        assert not keeper.has_cleared(0)
+
+
+def test_a_segment_that_goes_while_an_outcome_is_looked_for_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, calls = LogKeeper.find_transaction, list[int]()
+
+    def beside_a_checkpoint(keeper: LogKeeper, *about: Any) -> Any:
+        calls.append(len(calls))
+        if len(calls) < 3:
+            raise CorruptLogError("a segment is missing", kind="gap", segment=1, offset=0)
+        return find(keeper, *about)
+
+    monkeypatch.setattr(LogKeeper, "find_transaction", beside_a_checkpoint)
+    with tidelog.open(tmp_path / "store", partitions=2) as db:
+        table = db.map("m")
+        with db.transaction() as tx:
+            tx[table][b"k"] = VALUE
+        assert tx.receipt is not None
+        assert db.outcome(tx.receipt.tx_id) == "committed"
+    assert len(calls) == 3
