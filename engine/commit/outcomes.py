@@ -23,12 +23,19 @@ So what is found nowhere never took effect if it is younger than everything that
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgpack
 
-from ...affinity.errors import CorruptDataError, UsageError
+from ...affinity.errors import (
+    CorruptDataError,
+    CorruptLogError,
+    HistoryTruncatedError,
+    UsageError,
+)
 from ...affinity.partitions import Space, partition_of
 from ..data.namespaces import OUTCOMES
 from ..data.stored import pack_prefix
@@ -37,13 +44,15 @@ Outcome = Literal["committed", "rolled_back", "pending", "too_old"]
 
 RETENTION_SECONDS = 24 * 3600
 SWEEP_SECONDS = 600.0
-LOOK_ATTEMPTS = 4
+LOOK_ATTEMPTS = 5
 """Looks into a log that loses segments meanwhile, before that is an error."""
 
 HORIZON_ID = b"tidelog.horizon."
 """The id of the horizon, which no transaction may have."""
 
 _HALF = 8
+
+T = TypeVar("T")
 _EMPTY = 1 << 62
 _NUMBERS = 1 << 48
 _OWN = 0x20
@@ -114,6 +123,18 @@ def born(tx_id: bytes, store_id: bytes) -> int | None:
     if is_automatic(tx_id) or is_dated(tx_id, store_id):
         return int.from_bytes(tx_id[:6], "big") * 1000
     return None
+
+
+def looked_through(look: Callable[[], T]) -> T:
+    """Return ``look()``, which reads a log that may lose segments meanwhile.
+
+    A checkpoint may drop a segment that is about to be read, or one between that and the last one:
+    that looks like damage, and is looked at again.  Raises what the last look does.
+    """
+    for _ in range(LOOK_ATTEMPTS - 1):
+        with suppress(HistoryTruncatedError, CorruptLogError):
+            return look()
+    return look()
 
 
 def outcome_key(tx_id: bytes, partitions: int) -> bytes:

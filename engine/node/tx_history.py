@@ -15,13 +15,12 @@ Left out: who is asked, and what is refused by that (``committing``, ``in_doubt`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import trio
 
-from ...affinity.errors import CorruptLogError, HistoryTruncatedError, TidelogError
+from ...affinity.errors import TidelogError
 from ...affinity.topology import Topology
 from ...wal.records import (
     AdmitRecord,
@@ -104,12 +103,7 @@ class TxHistory:
     async def _in_log(self, work: Callable[[], T]) -> T:
         def look() -> T:
             with translated_disk("reading the log"):
-                for _ in range(outcomes.LOOK_ATTEMPTS):
-                    # A checkpoint beside this may drop a segment that is about to be read, or one
-                    # between that and the last one: that looks like damage, the first time.
-                    with suppress(HistoryTruncatedError, CorruptLogError):
-                        return work()
-                return work()
+                return outcomes.looked_through(work)
 
         return await self._files.environment.run("outcome", look)
 

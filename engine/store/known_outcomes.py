@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 
-from ...affinity.errors import ConflictError, CorruptLogError, HistoryTruncatedError, UsageError
+from ...affinity.errors import ConflictError, UsageError
 from ...wal.records import TxRecord
 from ..commit import outcomes
 from ..commit.entries import Commit, Entry, Receipt
@@ -134,12 +134,7 @@ class KnownOutcomes:
         if self.earlier_receipt(tx_id, ()) is not None:
             return "committed"
         with translated_disk("reading the log"):
-            for _ in range(outcomes.LOOK_ATTEMPTS):
-                # A checkpoint beside this may drop a segment that is about to be read, or one
-                # between that and the last one: that looks like damage, the first time.
-                with suppress(HistoryTruncatedError, CorruptLogError):
-                    return self._outcome_in_log(tx_id)
-            return self._outcome_in_log(tx_id)
+            return outcomes.looked_through(lambda: self._outcome_in_log(tx_id))
 
     def _outcome_in_log(self, tx_id: bytes) -> outcomes.Outcome:
         keeper, writer = self._store.keeper, self._store.writer

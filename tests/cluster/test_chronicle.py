@@ -32,6 +32,13 @@ def lines(caplog: pytest.LogCaptureFixture, name: str, *events: str) -> list[str
     return found
 
 
+async def all_told(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Wait until the primary has told of its beginning, and forget that."""
+    await group.at.whole()
+    await group.until(lambda: len(lines(caplog, group.primary, "node.lease")) == 1)
+    caplog.clear()
+
+
 @pytest.fixture(autouse=True)
 def hears_all(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tidelog.node")
@@ -69,9 +76,7 @@ def test_the_others_tell_of_a_primary_that_dies_and_of_its_return(
 ) -> None:
     async def scenario(group: Group) -> None:
         at, old = group.at, group.primary
-        await at.whole()
-        await group.until(lambda: len(lines(caplog, old, "node.lease")) == 1)
-        caplog.clear()
+        await all_told(group, caplog)
         await group.away(old)
         await at.settled(at.running())
         new = group.primary
@@ -95,9 +100,7 @@ def test_a_member_that_was_cut_off_tells_that_it_has_no_lease_and_was_declared_g
 ) -> None:
     async def scenario(group: Group) -> None:
         at, old = group.at, group.primary
-        await at.whole()
-        await group.until(lambda: len(lines(caplog, old, "node.lease")) == 1)
-        caplog.clear()
+        await all_told(group, caplog)
         at.cut([old], [name for name in at.names if name != old])
         await group.until(lambda: old not in group.in_sync)
         assert lines(caplog, old, "node.lease") == [
@@ -121,9 +124,7 @@ def test_a_member_that_is_told_to_end_says_so_and_was_not_declared_gone(
 ) -> None:
     async def scenario(group: Group) -> None:
         at, old = group.at, group.primary
-        await at.whole()
-        await group.until(lambda: len(lines(caplog, old, "node.lease")) == 1)
-        caplog.clear()
+        await all_told(group, caplog)
         await at.stop(old)
         assert lines(caplog, old, "node.leaves", "node.ended", "node.gone") == [
             "is told to end, and lets others serve",
