@@ -188,8 +188,8 @@ def _home(cluster: Cluster, commit: CommitRequest, given_id: bytes | None) -> in
 
 _NOT_TOLD: Mapping[str, str] = {
     "pending": "; then it had not ended",
-    "too_old": "; then nobody could tell: the log of who serves it does not go back so far, or has "
-    "a full copy in it",
+    "too_old": "; then nobody could tell: the log of who serves it does not go back so far, or "
+    "that was copied in full since, or just before",
 }
 
 

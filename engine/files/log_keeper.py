@@ -29,20 +29,15 @@ from ...wal.index import SegmentIndex, index_name
 from ...wal.ports import Directory
 from ...wal.reader import Scan, find_transaction, load_index, read_records, records_about
 from ...wal.records import (
-    ClearRecord,
-    EpochRecord,
-    PrepareRecord,
     Record,
-    RecordType,
     RollbackRecord,
-    StateRecord,
     TxRecord,
-    split_records,
 )
 from ...wal.retention import Holders, RetentionLimits, RetentionPlan, SegmentInfo, plan_retention
 from ...wal.segments import Segment, open_segment, probe, segment_numbers, walk
 from ...wal.writer import LogWriter
 from ..system.environment import Environment
+from . import recorded
 from .pins import LogPins
 
 SPARES_MAX = 2
@@ -392,38 +387,21 @@ class LogKeeper:
             durable=self._writer.synced,
         )
 
-    def has_cleared(self, partition: int) -> bool:
-        """Tell whether the kept log says that a partition was cleared, to be copied in full.
+    def filled_until(self, partition: int) -> int | None:
+        """Return a time that nothing lies behind of what a full copy of a partition has brought.
 
-        ``CorruptLogError`` if not all of it could be read.
+        0 if there was none, None if that is not known; errors as ``recorded.filled_until``.
         """
-        scan = Scan(self.directory, self.first_position, durable=self._writer.synced)
-        frames = (
-            frame
-            for frame in scan
-            if any(kind == RecordType.CLEAR for kind, _, _ in split_records(frame.payload))
-        )
-        found = any(
-            isinstance(record, ClearRecord) and record.partition == partition
-            for _, record in read_records(frames)
-        )
-        if not found:  # what was not read may have it
-            scan.end.raise_if_refused()
-        return found
+        whole = self.first_position == 0
+        return recorded.filled_until(self._scan(), partition, from_beginning=whole)
 
     def known_since(self) -> int:
-        """Return a time that no transaction in the dropped part of the log lies behind.
+        """Return a time that no transaction in the dropped part of the log lies behind."""
+        found = recorded.known_since(self._scan())
+        return self._state.time if found is None else found
 
-        The first one that is kept does not tell: with several primaries, whose clocks differ, a
-        dropped one may have a later time.  The STATE that the log begins with is behind all.
-        """
-        scan, head = Scan(self.directory, self.first_position, durable=self._writer.synced), 0
-        for _, record in read_records(scan):
-            if isinstance(record, StateRecord):
-                head = max(head, record.time)
-            elif isinstance(record, TxRecord | PrepareRecord | EpochRecord):
-                return max(head, record.time)
-        return self._state.time
+    def _scan(self) -> Scan:
+        return Scan(self.directory, self.first_position, durable=self._writer.synced)
 
     def first_number(self, prefix: bytes) -> int | None:
         """Return the number from which on automatic ids with a prefix can only be in the kept log.

@@ -35,6 +35,7 @@ from ...wal.records import (
 )
 from ..commit import outcomes
 from ..commit.outcomes import Outcome
+from ..files.recorded import CLOCKS_APART
 from ..store.store_files import StoreFiles
 from ..system.disk_errors import translated_disk
 from .prepared import outcome_of
@@ -146,7 +147,10 @@ class TxHistory:
         keeper = self._files.keeper
         if keeper.first_position and (since is None or since <= keeper.known_since()):
             return False
-        return not keeper.has_cleared(home)
+        filled = keeper.filled_until(home)
+        if not filled:
+            return filled == 0
+        return since is not None and since > filled + CLOCKS_APART
 
     # -------------------------------------------------------------- stories
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from support.copies import CUT, LARGE, Group, live
+import trio
+
+from support.copies import CUT, LARGE, Group, age_logs, kinds, live
 from tidelog.engine.commit.outcomes import dated_id
+from tidelog.engine.files.recorded import CLOCKS_APART
+from tidelog.rebalance.choosing import SupplyKind
 
 
 def apart(group: Group) -> tuple[int, int]:
@@ -83,3 +87,35 @@ def test_what_a_takeover_has_rolled_back_has_not_committed_for_a_copy_that_misse
         assert await group.outcome(begun.tx_id) == "rolled_back"
 
     live(scenario)
+
+
+def test_a_copy_made_in_full_knows_soon_that_what_it_does_not_know_has_not_committed() -> None:
+    # It never did while its log had the copy in it, and each commit that was under way to a primary
+    # that died was an error for its client.
+    async def scenario(group: Group) -> None:
+        at, old, name = group.at, group.primary, group.backups[0]
+        wall, store = at.nodes[old].clocks.wall_us, at.member(old).log.state.store_id
+        ids = iter(range(1000))
+        group.new_id = lambda: dated_id(  # type: ignore[method-assign]
+            wall(), b"%016d" % next(ids), store
+        )
+        await group.put(range(10), b"before")
+        await group.equal()
+        await group.away(name)
+        await age_logs(group)
+        with_pairs = await group.put(3, b"with the pairs")
+        await group.back(name)
+        assert SupplyKind.FULL in kinds(group, name)
+        early = group.new_id()
+        await group.put(4, b"behind them")
+        await trio.sleep(CLOCKS_APART / 1e6 + 5)
+        known, late = await group.put(5, b"later"), group.new_id()
+        assert at.member(name)._files.keeper.filled_until(group.partition), "the log has it still"
+        epoch = group.epoch
+        await group.fall(old)
+        await group.taken_over(epoch)
+        assert group.primary == name
+        told = [await group.outcome(one) for one in (with_pairs, early, known, late)]
+        assert told == ["too_old", "too_old", "committed", "rolled_back"]
+
+    live(scenario, options=CUT)

@@ -190,7 +190,9 @@ def test_what_lies_below_a_hole_is_left_as_it_is(
         assert db.outcome(b"never committed!") == "rolled_back"
 
 
-def test_whether_a_partition_was_cleared_is_not_said_of_a_log_with_a_gap(tmp_path: Path) -> None:
+def test_whether_a_partition_was_copied_in_full_is_not_said_of_a_log_with_a_gap(
+    tmp_path: Path,
+) -> None:
     # What cannot be read may have it: "rolled back" would be said of what a full copy has.
     with tidelog.open(tmp_path / "store", partitions=2, segment_bytes=SEGMENT_BYTES) as db:
         table, number = db.map("m"), 0
@@ -198,13 +200,13 @@ def test_whether_a_partition_was_cleared_is_not_said_of_a_log_with_a_gap(tmp_pat
             table[b"%d" % number] = VALUE
             number += 1
         keeper = session_of(db).store.keeper
-        assert not keeper.has_cleared(0)
+        assert keeper.filled_until(0) == 0
         gap = file_of(tmp_path / "store", numbers_of(tmp_path / "store")[1])
         moved = gap.rename(tmp_path / "elsewhere")
         with pytest.raises(CorruptLogError, match="a segment is missing"):
-            keeper.has_cleared(0)
+            keeper.filled_until(0)
         moved.rename(gap)
-        assert not keeper.has_cleared(0)
+        assert keeper.filled_until(0) == 0
 
 
 def test_a_segment_that_goes_while_an_outcome_is_looked_for_is_no_damage(

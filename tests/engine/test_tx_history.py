@@ -15,6 +15,7 @@ from tidelog.affinity.partitions import one_space
 from tidelog.affinity.topology import Incarnation, Loss, Resolution, Topology
 from tidelog.checkpoints.replay import State
 from tidelog.engine.commit.outcomes import dated_id
+from tidelog.engine.files.recorded import CLOCKS_APART
 from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.node.tx_history import LOOK_AGAIN_S, TxHistory
 from tidelog.errors import CorruptLogError
@@ -52,7 +53,7 @@ class At:
     """A member whose log has some records about the transaction, and nothing else."""
 
     def __init__(
-        self, *records: Record, first: int = 0, since: int = 0, cleared: Sequence[int] = ()
+        self, *records: Record, first: int = 0, since: int = 0, filled: int | None = 0
     ) -> None:
         self.state = State(STORE, one_space(2))
         self.fails: Exception | None = None
@@ -61,7 +62,7 @@ class At:
         self.looks = 0
         keeper = SimpleNamespace(
             records_about=self._records, first_position=first, known_since=lambda: since,
-            has_cleared=lambda partition: partition in cleared,
+            filled_until=lambda partition: 0 if partition else filled,
         )  # fmt: skip
         files: Any = SimpleNamespace(
             state=self.state, keeper=keeper, path="store",
@@ -136,9 +137,23 @@ def test_what_a_whole_log_says_is_so(records: Sequence[Record], outcome: str) ->
 @pytest.mark.parametrize("records", [(), (prepared(HERE),), (prepared(THERE),)])
 def test_a_log_that_may_have_lost_the_end_does_not_tell(records: Sequence[Record]) -> None:
     # A part without its end, or that of another partition here, counted as rolled back.
-    assert At(*records, cleared=[0]).outcome() == "too_old"
+    assert At(*records, filled=None).outcome() == "too_old"
     assert At(*records, first=9, since=10 * SECOND).outcome() == "too_old"
     assert At(*records, first=9, since=9 * SECOND).outcome() == "rolled_back"
+
+
+def test_what_is_younger_than_a_full_copy_would_be_in_the_log() -> None:
+    # It was "too old to tell" for as long as the log had the copy in it: each kill of a member that
+    # had once been copied in full left commits under way unknown.
+    born = CLOCKS_APART + 10 * SECOND
+    young = dated_id(born, b"%016d" % 2, STORE)
+    assert At(filled=10 * SECOND).outcome(young) == "too_old"
+    assert At(filled=10 * SECOND - 1).outcome(young) == "rolled_back"
+    assert At(filled=born + CLOCKS_APART).outcome(young) == "too_old"
+    assert At(filled=born).outcome(young, home=1) == "rolled_back", "it was another partition"
+    assert At(filled=1).outcome(b"no age in this id") == "too_old"
+    lost = At(filled=1, first=9, since=born)
+    assert lost.outcome(young) == "too_old", "the log does not go back so far"
 
 
 def test_an_id_that_does_not_tell_its_age_may_be_of_what_was_dropped() -> None:
@@ -146,11 +161,11 @@ def test_an_id_that_does_not_tell_its_age_may_be_of_what_was_dropped() -> None:
     assert At().outcome(b"no age in this id") == "rolled_back"
 
 
-@pytest.mark.parametrize("cleared", [(), (0,)])
-def test_what_is_remembered_has_committed_whatever_the_log_has(cleared: Sequence[int]) -> None:
+@pytest.mark.parametrize("filled", [0, None])
+def test_what_is_remembered_has_committed_whatever_the_log_has(filled: int | None) -> None:
     # Of what was copied in full it was said that it is too old to tell.
     for records in ((), (prepared(HERE),)):
-        at = At(*records, cleared=cleared)
+        at = At(*records, filled=filled)
         at.remember()
         assert at.outcome() == "committed"
 
@@ -204,7 +219,7 @@ def test_what_was_resolved_is_told_where_nothing_else_is_known(commits: bool) ->
         index=4, tx_id=TX, attempt=1, commits=commits, by_hand=True, time=11, partitions=(0, 1),
         missing=(0,),
     )  # fmt: skip
-    at = At(cleared=[0])
+    at = At(filled=None)
     at.history.decided(Topology(losses=(loss(11 * SECOND),), resolutions=(resolution,)))
     assert at.outcome() == ("committed" if commits else "rolled_back")
     at.records = [prepared(HERE), ROLLED_BACK if commits else COMMITTED]
