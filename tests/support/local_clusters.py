@@ -17,9 +17,18 @@ from tidelog.tools.cluster.processes import process_of
 
 
 def document(done: Result) -> Any:
-    """Return the document that a command has printed."""
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    """Return the document that a command has printed.
+
+    That of ``status`` ends with 6 while something is not served, and only then, and that of
+    ``nodes`` if nobody answers.
+    """
+    found = json.loads(done.stdout)
+    if found["type"] == "cluster":
+        lacks = found["partitions_served"] < found["partitions"]
+    else:
+        lacks = found["type"] == "nodes" and all(row["boot"] is None for row in found["nodes"])
+    assert done.exit_code == (6 if lacks else 0), done.stderr
+    return found
 
 
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

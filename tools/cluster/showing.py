@@ -19,6 +19,7 @@ import click
 
 from ...affinity.errors import NotEnoughMembersError, NotFoundError, PartitionUnavailableError
 from ..shell.commands import ToolCommand, json_options, settings_of, store_argument
+from ..shell.exits import Exit
 from ..shell.terminal import note, visible, write_fields, write_json, write_rows
 from .baseline import (
     SEAT_COLUMNS,
@@ -75,7 +76,10 @@ PLURALS = {"loss": "losses"}
 @json_options
 @click.pass_context
 def status(ctx: click.Context, directory: str, form: str) -> None:
-    """Show who is there, who leads, how much is served, and what is in the way."""
+    """Show who is there, who leads, how much is served, and what is in the way.
+
+    Ends with 6 while a partition is not served.
+    """
     picture = look(directory, found_cluster(directory))
     shares = shares_of(picture)
     blocks = blocks_of(picture, shares, directory)
@@ -85,6 +89,8 @@ def status(ctx: click.Context, directory: str, form: str) -> None:
         _write_blocks(blocks)
     else:
         write_json({"v": SCHEMA, "type": "cluster", **fields})
+    if fields["partitions_served"] < fields["partitions"]:
+        ctx.exit(Exit.UNAVAILABLE)
 
 
 @click.command(cls=ToolCommand)
@@ -92,9 +98,14 @@ def status(ctx: click.Context, directory: str, form: str) -> None:
 @json_options
 @click.pass_context
 def nodes(ctx: click.Context, directory: str, form: str) -> None:
-    """Show each member: its process, whether it votes, its lease, what it serves."""
-    rows = node_rows(look(directory, found_cluster(directory)))
-    _write_all(ctx, form, "node", rows, NODE_COLUMNS)
+    """Show each member: its process, whether it votes, its lease, what it serves.
+
+    Ends with 6 if none of them answers.
+    """
+    picture = look(directory, found_cluster(directory))
+    _write_all(ctx, form, "node", node_rows(picture), NODE_COLUMNS)
+    if not picture.statuses:
+        ctx.exit(Exit.UNAVAILABLE)
 
 
 @click.command(cls=ToolCommand)
