@@ -56,6 +56,7 @@ from tidelog.tools.cluster.running import (
     made_members,
     make_members,
     start_members,
+    wait_for_copies,
 )
 from tidelog.tools.cluster.shares import shares_of
 from tidelog.tools.cluster.standing import (
@@ -390,7 +391,10 @@ def test_a_command_that_waits_for_two_seconds_says_once_for_what(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(running, "look", lambda *_at: picture(**(behind if now[0] < 4 else ALL)))
     monkeypatch.setattr(running, "_catches_up", lambda _picture: now[0] < 4)
-    running._wait_until_served(place, THREE, ["n3"], 60.0, tell)
+    if is_up:
+        wait_for_copies(place, tell)
+    else:
+        assert running._wait_until_served(place, THREE, ["n3"], 60.0, tell)
     awaited = (
         "4 of 4 partitions are served: waiting 20 s at most for copies that catch up"
         if is_up
@@ -1427,6 +1431,8 @@ def test_who_is_named_as_lost_has_to_be_a_member(
             "end_members",
             "the members go on ending by themselves; the same command waits",
         ),
+        ("up --dir DIR", "wait_for_copies", "the members run, and their copies catch up by"),
+        ("start DIR n1", "wait_for_copies", "the members run, and their copies catch up by"),
         ("join DIR n4", "start_members", "the members that it has started have ended again; what"),
         (
             "join DIR n4",
@@ -1457,8 +1463,9 @@ def test_who_interrupts_is_told_what_goes_on(
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    for name in ("start_members", "make_members", "want"):
+    for name in ("make_members", "want", "wait_for_copies"):
         monkeypatch.setattr(commands, name, lambda *_arguments: None)
+    monkeypatch.setattr(commands, "start_members", lambda *_arguments: True)
     for module in (commands, growing):
         monkeypatch.setattr(module, "look", lambda *_place: RUNNING)
     monkeypatch.setattr(commands, at, interrupted)

@@ -59,6 +59,7 @@ from .running import (
     move_partition,
     prepare_folder,
     start_members,
+    wait_for_copies,
 )
 from .shares import shares_of
 
@@ -70,6 +71,7 @@ _ENDED_AGAIN = (
     "interrupted: the members that it has started have ended again; what was made stays, and the "
     "same command goes on with it"
 )
+_CATCHES_UP = "interrupted: the members run, and their copies catch up by themselves"
 _ENDING = (
     "interrupted: the members go on ending by themselves; the same command waits until they have"
 )
@@ -160,7 +162,10 @@ def up(
         names = made_members(folder, found, partial(note, settings))
         with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
             make_members(folder, found, names)
-            start_members(folder, names, partial(note, settings))
+            served = start_members(folder, names, partial(note, settings))
+    if served:
+        with telling_if_interrupted(lambda: [_CATCHES_UP]):
+            wait_for_copies(folder, partial(note, settings))
     addresses = ",".join(member.address for member in found.members)
     click.echo(f"up: tidelog://{addresses}")
     note(settings, f"connect to it with tidelog.connect({folder!r})")
@@ -221,13 +226,16 @@ def kill(ctx: click.Context, directory: str, node: str) -> None:
 @click.pass_context
 def start(ctx: click.Context, directory: str, node: str) -> None:
     """Start NODE again; return when it serves, or answers if there is no majority."""
-    found = read_cluster(directory)
+    found, tell = read_cluster(directory), partial(note, settings_of(ctx))
     found.member(node)
     with changing(directory):
         check_may_come(directory, look(directory, found), found.member(node))
         with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
             make_members(directory, found, [node])
-            start_members(directory, [node], partial(note, settings_of(ctx)))
+            served = start_members(directory, [node], tell)
+    if served:
+        with telling_if_interrupted(lambda: [_CATCHES_UP]):
+            wait_for_copies(directory, tell)
 
 
 @cluster.command()

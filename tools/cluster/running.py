@@ -293,11 +293,12 @@ def check_ended(name: str, directory: str) -> None:
 # ------------------------------------------------------------------ up
 
 
-def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
+def start_members(folder: str, names: Iterable[str], tell: TellUser) -> bool:
     """Start members that do not run, and wait until what they shall serve is served.
 
     Who is about to end is waited for, and started again.  Without a majority nothing is served:
-    then it is enough that they answer.
+    then it is enough that they answer, and False is returned.  Those that were started end again
+    if that fails, or is interrupted.
     """
     cluster = read_cluster(folder)
     started: list[str] = []
@@ -323,7 +324,7 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> None:
                 start(name)
         for name in _ended_of(folder, cluster, there, deadline, tell):
             start(name)
-        _wait_until_served(folder, cluster, started, deadline, tell)
+        return _wait_until_served(folder, cluster, started, deadline, tell)
     except BaseException:
         _end_all(folder, cluster, started, KILLED_S_MAX, tell)
         raise
@@ -381,8 +382,7 @@ def _check_free(name: str, address: str) -> None:
 
 def _wait_until_served(
     folder: str, cluster: LocalCluster, started: list[str], deadline: float, tell: TellUser
-) -> None:
-    up_at: float | None = None
+) -> bool:
     told_at = time.monotonic() + WAIT_TOLD_S
     while True:
         picture = look(folder, cluster)
@@ -400,26 +400,34 @@ def _wait_until_served(
         if there <= len(voting) // 2:
             if all(picture.answers[name].status for name in started):
                 tell(f"{there} of {len(voting)} members run: nothing is served yet")
-                return
+                return False
         elif _is_up(picture, started, everybody=len(running) == len(cluster.left)):
-            up_at = time.monotonic() if up_at is None else up_at
-            if not _catches_up(picture) or time.monotonic() > up_at + CAUGHT_UP_S_MAX:
-                _tell_of_copies(picture, folder, tell)
-                return
+            return True
         if time.monotonic() > deadline:
             late = [name for name in picture.answers if not _serves(picture, name)]
             raise _not_served(folder, cluster, picture, late)
         if time.monotonic() > told_at:
             told_at = math.inf
-            tell(_awaited(picture, is_up=up_at is not None))
+            tell(f"{_served(picture)}: waiting {UP_S_MAX:.0f} s at most")
         time.sleep(PAUSE_S)
 
 
-def _awaited(picture: Picture, *, is_up: bool) -> str:
-    served = f"{picture.partitions_served} of {picture.cluster.partitions} partitions are served"
-    if is_up:
-        return f"{served}: waiting {CAUGHT_UP_S_MAX:.0f} s at most for copies that catch up"
-    return f"{served}: waiting {UP_S_MAX:.0f} s at most"
+def wait_for_copies(folder: str, tell: TellUser) -> None:
+    """Wait until all copies have caught up, for so long as that mostly takes; tell who has not."""
+    cluster = read_cluster(folder)
+    deadline = time.monotonic() + CAUGHT_UP_S_MAX
+    told_at = time.monotonic() + WAIT_TOLD_S
+    while _catches_up(picture := look(folder, cluster)) and time.monotonic() <= deadline:
+        if time.monotonic() > told_at:
+            told_at = math.inf
+            most = f"{CAUGHT_UP_S_MAX:.0f} s at most"
+            tell(f"{_served(picture)}: waiting {most} for copies that catch up")
+        time.sleep(PAUSE_S)
+    _tell_of_copies(picture, folder, tell)
+
+
+def _served(picture: Picture) -> str:
+    return f"{picture.partitions_served} of {picture.cluster.partitions} partitions are served"
 
 
 def _not_served(
