@@ -158,6 +158,8 @@ class Copies:
         """Settle lists whose epoch has not opened."""
         self.states: dict[int, CopyState] = {}
         self.admissions: dict[int, int] = {}
+        self.moves = 0
+        """How often a CLEAR or an ADMIT was folded in, since this fold began."""
         self.sealed: dict[int, int] = {}
 
     def prepared(self, partition: int) -> Prepared:

@@ -377,6 +377,7 @@ class State:
         self.copies.forget(partition)
         self.copies.states[partition] = CopyState.NOT_WHOLE
         self.copies.admissions[partition] = record.admission
+        self.copies.moves += 1
         self.counters[partition].reset()
         self.touched.add(partition)
         self.cleared[partition] = position
@@ -392,6 +393,7 @@ class State:
             self.copies.forget(partition)
             self.copies.states[partition] = CopyState.MOVING
             self.copies.admissions[partition] = record.admission
+            self.copies.moves += 1
             counter = PartitionUpdateCounter(record.lwm, record.ranges)
             if record.hwm:
                 counter.prepared(0, record.hwm)

@@ -273,8 +273,8 @@ def records_about(
     start_position: int | None = None,
     log_ids: Sequence[tuple[bytes, int]] | None = None,
     durable: int = 0,
-) -> list[Record]:
-    """Return all records that say something of a transaction, in the order of the log.
+) -> list[tuple[int, Record]]:
+    """Return all records that say something of a transaction, with the positions of their frames.
 
     Settle lists, admissions and supplies that name it are among them.  Arguments and errors are
     those of ``find_transaction``.
@@ -286,8 +286,8 @@ def records_about(
 
     scan = Scan(directory, start_position, durable=durable, log_ids=log_ids, wanted=wanted)
     found = [
-        record
-        for _, record in read_records(frame for frame in scan if tx_id in frame.payload)
+        (frame.position, record)
+        for frame, record in read_records(frame for frame in scan if tx_id in frame.payload)
         if getattr(record, "tx_id", None) == tx_id
         or any(one.tx_id == tx_id for one in getattr(record, "transactions", ()))
         or tx_id in getattr(record, "dropped", ())

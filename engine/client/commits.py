@@ -22,7 +22,7 @@ from ...affinity.errors import (
     UsageError,
 )
 from ..commit.entries import Receipt
-from ..commit.outcomes import Outcome, check_receipt_home, home_of, is_of_client
+from ..commit.outcomes import Outcome, check_receipt_home, home_of, is_automatic, is_of_client
 from .lateness import late_hint
 from .routing import (
     PAUSE_S,
@@ -147,6 +147,7 @@ def asked_outcome(cluster: Cluster, tx_id: bytes, home: int | None, until: float
 
     What a user gave an id has its outcome where that lies, and ``home`` is not needed.  What had
     none is in the log of a partition that it wrote, which no id tells: ``UsageError`` without it.
+    An id that a store has made before a cluster adopted it may look like one that was given.
     """
     if cluster.view is None:
         yield from served(cluster, Job((), "status", (), until))
@@ -161,12 +162,14 @@ def asked_outcome(cluster: Cluster, tx_id: bytes, home: int | None, until: float
             hint="Give the `home` of its receipt, or of its error: "
             "`db.outcome(receipt.tx_id, home=receipt.home)`.",
         )
+    found: Outcome = "too_old"
     if home is not None:
         found = yield from question(cluster, tx_id, False, home, until)
         if automatic or found == "committed":
             return found
     place = home_of(tx_id, view.spaces[0].partitions)
-    return (yield from question(cluster, tx_id, True, place, until))
+    given = yield from question(cluster, tx_id, True, place, until)
+    return found if given == "rolled_back" and is_automatic(tx_id) else given
 
 
 def _rested(error: AgainError, pause: float, until: float) -> Steps[float]:
@@ -188,8 +191,8 @@ def _home(cluster: Cluster, commit: CommitRequest, given_id: bytes | None) -> in
 
 _NOT_TOLD: Mapping[str, str] = {
     "pending": "; then it had not ended",
-    "too_old": "; then nobody could tell: the log of who serves it does not go back so far, or "
-    "that was copied in full since, or just before",
+    "too_old": "; then nobody could tell: the log of who serves it does not go back so far, or its "
+    "data were copied in full since, or just before",
 }
 
 

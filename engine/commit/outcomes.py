@@ -47,6 +47,12 @@ SWEEP_SECONDS = 600.0
 LOOK_ATTEMPTS = 5
 """Looks into a log that loses segments meanwhile, before that is an error."""
 
+CLOCKS_APART = 60_000_000
+"""Microseconds by which clocks of the clients and members of a cluster may differ.
+
+An id has the clock of its client, and what it is compared with that of a member.
+"""
+
 HORIZON_ID = b"tidelog.horizon."
 """The id of the horizon, which no transaction may have."""
 

@@ -39,6 +39,7 @@ from ...wal.writer import LogWriter
 from ..system.environment import Environment
 from . import recorded
 from .pins import LogPins
+from .recorded import Fills
 
 SPARES_MAX = 2
 LOOK_BACK = (64 << 10, 512 << 10, 4 << 20)
@@ -377,8 +378,10 @@ class LogKeeper:
             durable=self._writer.synced,
         )
 
-    def records_about(self, tx_id: bytes, log_ids: list[tuple[bytes, int]]) -> list[Record]:
-        """Return all that the kept log has about a transaction, in order."""
+    def records_about(
+        self, tx_id: bytes, log_ids: list[tuple[bytes, int]]
+    ) -> list[tuple[int, Record]]:
+        """Return all that the kept log has about a transaction, with positions, in order."""
         return records_about(
             self.directory,
             tx_id,
@@ -387,13 +390,9 @@ class LogKeeper:
             durable=self._writer.synced,
         )
 
-    def filled_until(self, partition: int) -> int | None:
-        """Return a time that nothing lies behind of what a full copy of a partition has brought.
-
-        0 if there was none, None if that is not known; errors as ``recorded.filled_until``.
-        """
-        whole = self.first_position == 0
-        return recorded.filled_until(self._scan(), partition, from_beginning=whole)
+    def fills(self) -> Fills:
+        """Return when partitions were copied in full; errors as ``recorded.fills``."""
+        return recorded.fills(self._scan(), from_beginning=self.first_position == 0)
 
     def known_since(self) -> int:
         """Return a time that no transaction in the dropped part of the log lies behind."""

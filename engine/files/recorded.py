@@ -4,27 +4,31 @@ A log loses its beginning, and a copy that was made in full has the pairs of com
 of them.  An example, of partition 3, with times in seconds; the log has lost what was before 100:
 
 =================================== ============================== ==================
-record                              any partition: known since     partition 3: since
+record                              any partition: known since     partition 3: until
 =================================== ============================== ==================
 STATE, time 100                     100                            0: nothing is amiss
 PREPARE, time 101                   101                            0
 CLEAR of partition 3                                               not known
 ADMIT of partition 3                                               not known
-PREPARE of partition 5, time 140                                   140
+PREPARE, time 60                                                   not known
+CHECKPOINT, time 140                                               140
 =================================== ============================== ==================
 
-What came with the pairs had committed before the ADMIT was made, and the PREPARE behind that is
-younger.  These are times of members, whose clocks differ, and an id has that of its client.  So who
-compares leaves some room (``CLOCKS_APART``).
+What came with the pairs had committed before the ADMIT was made, and the CHECKPOINT behind that has
+a time of this member's own clock.  A PREPARE does not tell: one that is in doubt comes again to
+each copy, with the time that it has had since.  An id has the time of its client's clock, so who
+compares leaves a minute of room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from ...wal.reader import Scan, read_records
 from ...wal.records import (
     AdmitRecord,
+    CheckpointRecord,
     ClearRecord,
     EpochRecord,
     PrepareRecord,
@@ -35,10 +39,7 @@ from ...wal.records import (
     split_records,
 )
 
-CLOCKS_APART = 300_000_000
-"""Microseconds by which clocks of clients and members may differ."""
-
-_TIMED = {RecordType.TX, RecordType.PREPARE, RecordType.EPOCH, RecordType.STATE}
+_TIMED = {RecordType.TX, RecordType.CHECKPOINT}
 _OF_COPIES = {RecordType.CLEAR, RecordType.ADMIT, RecordType.STATE}
 
 
@@ -57,52 +58,83 @@ def known_since(scan: Scan) -> int | None:
     return None
 
 
-def filled_until(scan: Scan, partition: int, *, from_beginning: bool) -> int | None:
-    """Return a time that nothing lies behind of what a full copy of a partition has brought.
+class Filled(NamedTuple):
+    """The last time that a partition was copied in full.
 
-    0 if it was never copied in full, None if the log does not tell: then the copy is not there yet,
-    or nothing with a time has come since.  Raises ``CorruptLogError`` for a log of which not all
-    could be read.
+    ``cleared`` is the position of its CLEAR, None if the log has none: what is before it says
+    nothing of what was rolled back, or is pending.  Nothing of the copy lies behind the time
+    ``until``; that is 0 if there was no copy, and None if the log does not tell: then the copy is
+    not there yet, or nothing with an own time has come since.
     """
-    fold = _Fills(partition, from_beginning)
-    for record in _records(scan, fold):
-        fold.take(record)
-    scan.end.raise_if_refused()  # what was not read may have another one
-    return fold.until
+
+    cleared: int | None
+    until: int | None
 
 
-class _Fills:
-    """The full copies of one partition, as the records of a log come."""
+NEVER = Filled(None, 0)
 
-    def __init__(self, partition: int, from_beginning: bool) -> None:
-        self._partition = partition
-        self._may_lack_clear = not from_beginning
-        self._awaits_admit = False
-        self._head = 0
-        self.awaits_time = False
-        self.until: int | None = 0
 
-    def take(self, record: Record) -> None:
+class Fills:
+    """The last full copies of all partitions, as the records of a log come."""
+
+    def __init__(self, *, from_beginning: bool) -> None:
+        self._from_beginning = from_beginning
+        self._with_numbers: frozenset[int] | None = None
+        """Partitions that had numbers where the log begins, so that no CLEAR was dropped."""
+        self._known: dict[int, Filled] = {}
+        self._await_time: set[int] = set()
+
+    @property
+    def awaits_time(self) -> bool:
+        """Whether a record with an own time would tell more."""
+        return bool(self._await_time)
+
+    def of(self, partition: int) -> Filled:
+        """Return the last full copy of a partition."""
+        return self._known.get(partition, NEVER)
+
+    def take(self, position: int, record: Record) -> None:
         """Fold one record in."""
         match record:
-            case ClearRecord() if record.partition == self._partition:
-                self.until, self._awaits_admit, self.awaits_time = None, True, False
-            case AdmitRecord() if record.partition == self._partition and self._awaits_admit:
-                self.until, self._awaits_admit, self.awaits_time = None, False, True
-            case StateRecord():
-                self._head = max(self._head, record.time)
-                numbers = sum(record.hwms[self._partition : self._partition + 1])
-                if self._may_lack_clear and not numbers:  # or nothing was written by then
-                    self._awaits_admit = True
-                self._may_lack_clear = False
-            case TxRecord() | PrepareRecord() | EpochRecord() if self.awaits_time:
-                self.until, self.awaits_time = max(self._head, record.time), False
+            case ClearRecord():
+                self._known[record.partition] = Filled(position, None)
+                self._await_time.discard(record.partition)
+            case AdmitRecord() if self._ends_copy(record.partition):
+                cleared = self.of(record.partition).cleared
+                self._known[record.partition] = Filled(cleared, None)
+                self._await_time.add(record.partition)
+            case TxRecord() | CheckpointRecord() | StateRecord():
+                for partition in self._await_time:
+                    self._known[partition] = Filled(self.of(partition).cleared, record.time)
+                self._await_time.clear()
+                if self._with_numbers is None and isinstance(record, StateRecord):
+                    hwms = enumerate(record.hwms)
+                    self._with_numbers = frozenset(place for place, hwm in hwms if hwm)
             case _:
                 pass
 
+    def _ends_copy(self, partition: int) -> bool:
+        """Tell whether an ADMIT is the end of a full copy, or else one that returns by history."""
+        known = self._known.get(partition)
+        if known is None:
+            return not self._from_beginning and partition not in (self._with_numbers or ())
+        return known.until is None and partition not in self._await_time
 
-def _records(scan: Scan, fold: _Fills) -> Iterator[Record]:
-    """Yield the records that the fold needs: most frames have none, and are not decoded."""
+
+def fills(scan: Scan, *, from_beginning: bool) -> Fills:
+    """Return when partitions were copied in full.
+
+    ``CorruptLogError`` if not all of the log could be read.
+    """
+    fold = Fills(from_beginning=from_beginning)
+    for position, record in _records(scan, fold):
+        fold.take(position, record)
+    scan.end.raise_if_refused()  # what was not read may have another one
+    return fold
+
+
+def _records(scan: Scan, fold: Fills) -> Iterator[tuple[int, Record]]:
+    """Yield the records that the fold needs, with positions: most frames are not decoded."""
 
     def needed(kinds: Iterable[int]) -> bool:
         wanted = _OF_COPIES | _TIMED if fold.awaits_time else _OF_COPIES
@@ -111,4 +143,4 @@ def _records(scan: Scan, fold: _Fills) -> Iterator[Record]:
     for frame in scan:
         if needed(kind for kind, _, _ in split_records(frame.payload)):
             for _, record in read_records([frame]):
-                yield record
+                yield frame.position, record

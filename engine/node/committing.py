@@ -60,9 +60,13 @@ class Outcomes(Protocol):
         """The time of leases."""
 
     def find_outcome(
-        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], None]
+        self,
+        tx_id: bytes,
+        home: int,
+        done: Callable[[Outcome | Exception], None],
+        until: float,
     ) -> None:
-        """Look in the log for what became of a transaction."""
+        """Look in the log for what became of a transaction; wait for its end until some time."""
 
 
 @dataclass(slots=True)
@@ -328,7 +332,9 @@ class Committing:
         elif given:
             self._outcome_given(request, tx_id, home)
         else:
-            self._around.find_outcome(tx_id, home, lambda found: self._tell(request, home, found))
+            self._around.find_outcome(
+                tx_id, home, lambda found: self._tell(request, home, found), request.deadline
+            )
 
     def _tell(self, request: ClientRequest, home: int, found: Outcome | Exception) -> None:
         try:

@@ -533,8 +533,7 @@ class NodeLog:
                 self._give_back(passed)
                 cause = self._end.append_error(error)
             self._in_flight = []
-            self._note_failure()
-            self._fail(group, cause)
+            self._fail(group, self._note_failure() or cause)
             return
         self.environment.reached("tx.after_prepare_log")
         if ends:
@@ -668,9 +667,11 @@ class NodeLog:
             if commit.undo is not None:
                 commit.undo()
 
-    def _note_failure(self) -> None:
+    def _note_failure(self) -> TidelogError | None:
+        """Return how the log has failed, if it has: all that come from now on hear that."""
         if self._writer.failure is not None:
             self.failure = self.context.refusal()
+        return self.failure
 
 
 def _nothing() -> None:

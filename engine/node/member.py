@@ -451,10 +451,14 @@ class RunningMember:
         self._deciding.change(change, deadline, done, number)
 
     def find_outcome(
-        self, tx_id: bytes, home: int, done: Callable[[Outcome | Exception], object]
+        self,
+        tx_id: bytes,
+        home: int,
+        done: Callable[[Outcome | Exception], object],
+        until: float,
     ) -> None:
         """Look for what became of a transaction under an id that a client made."""
-        self.groups.transactions.history.find_outcome(tx_id, home, done)
+        self.groups.transactions.history.find_outcome(tx_id, home, done, until)
 
     def status(self) -> Mapping[str, Any]:
         """Return what ``status`` shows of this member."""

@@ -59,18 +59,14 @@ class SearchedLog:
         self._read_to = self.position
         scan = Scan(wal, self.position, durable=upto)
         self._records = read_records(_below(scan, upto))
-        for _, head in self._records:
-            if isinstance(head, StateRecord):
-                self._search = SupplySearch(head, wanted)
-                break
+        # Nothing, if segments went up to where the log was durable: no pin held them yet.
+        _, head = next(self._records, (None, None))
+        if not isinstance(head, StateRecord):
             raise CorruptLogError(
                 "a segment does not begin with a STATE record", kind="gap", segment=first, offset=0
             )
-
-    @property
-    def search(self) -> SupplySearch:
+        self.search = SupplySearch(head, wanted)
         """What was found by now."""
-        return self._search
 
     def read(self, most_bytes: int, rest: Callable[[], object]) -> bool:
         """Go on until so much was found, or read; tell whether the log may go on behind that.
@@ -78,8 +74,8 @@ class SearchedLog:
         ``rest`` is called now and then.
         """
         for number, (frame, record) in enumerate(self._records):
-            self._search.take(frame.position, record)
-            if self._search.bytes >= most_bytes or frame.position >= self._read_to + READ_BYTES:
+            self.search.take(frame.position, record)
+            if self.search.bytes >= most_bytes or frame.position >= self._read_to + READ_BYTES:
                 self._read_to = frame.position
                 return True
             if number % RECORDS == RECORDS - 1:

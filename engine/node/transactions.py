@@ -63,7 +63,7 @@ class Transactions:
             self.works, self.commit_locks, log, partitions, streams, self.locks, post, now
         )
         self.settling = Settling(self.works, log, partitions, self.participating, post, now)
-        self.history = TxHistory(files, tasks)
+        self.history = TxHistory(files, tasks, now)
         self.in_doubt = InDoubt(
             self.works, log, partitions, self.participating, self.history, post, now
         )

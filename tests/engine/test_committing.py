@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,20 @@ from support.group_transactions import FRESH, MAP, OTHER, PARTITIONS, TX
 from support.primaries import BOB, CID, ME, Primary, key_in, lock, name_in
 from tidelog.engine.commit import outcomes
 from tidelog.engine.commit.outcomes import Outcome, home_of
+from tidelog.engine.data.digests import RANGE_KEYS_MAX
 from tidelog.engine.data.namespaces import OUTCOMES
 from tidelog.engine.net.kinds import BY_NUMBER
 from tidelog.engine.node import reads
 from tidelog.engine.node.client_request import ClientRequest
-from tidelog.engine.node.committing import RECENT_MAX, SHARE_BYTES_MAX, Committing
+from tidelog.engine.node.committing import (
+    READ_KEYS_MAX,
+    RECENT_MAX,
+    SHARE_BYTES_MAX,
+    SILENT_S,
+    Committing,
+)
 from tidelog.engine.node.group_locks import HELD_S_MAX
+from tidelog.engine.node.tx_messages import AcquireWanted
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.errors import (
     CommitUnknownError,
@@ -23,14 +32,18 @@ from tidelog.errors import (
     DeadlineError,
     DiskError,
     DiskFullError,
+    TooFewCopiesError,
     TransactionTooLargeError,
 )
 from tidelog.wal.records import Run
 
 SHARED, ALONE, ALSO, THERE = 0, 1, 4, 3
 """Partitions: with a copy at Bob, here alone, another such one, and Cid's."""
-NAMED = next(one for one in (b"%016d" % n for n in range(99)) if home_of(one, PARTITIONS) == ALONE)
-"""An id that is given: its outcome lies here alone."""
+NAMED, NAMED_SHARED = (
+    next(one for one in (b"%016d" % n for n in range(99)) if home_of(one, PARTITIONS) == home)
+    for home in (ALONE, SHARED)
+)
+"""Ids that are given: the outcome of one lies here alone, Bob has that of the other one, too."""
 
 
 class Clients(Primary):
@@ -61,8 +74,13 @@ class Clients(Primary):
         self.homes.append(home)
 
     def find_outcome(
-        self, _tx_id: bytes, _home: int, done: Callable[[Outcome | Exception], None]
+        self,
+        _tx_id: bytes,
+        _home: int,
+        done: Callable[[Outcome | Exception], None],
+        until: float,
     ) -> None:
+        assert until > self.now
         self.looked_up.append(done)
 
     def _ask(
@@ -251,10 +269,57 @@ def test_a_log_that_has_failed_says_so_where_nobody_else_has_what_it_holds() -> 
     assert at.led == {}
 
 
+def test_what_a_log_has_not_taken_before_it_failed_comes_again_where_others_serve_it() -> None:
+    at, later = Clients(), list[list[Any]]()
+
+    def meanwhile() -> None:
+        later.extend([at.commit(OTHER, ALSO), at.commit(FRESH, SHARED)])
+
+    told = at.commit(TX, ALONE)
+    at.sync_runs, at.writer.sync_fails = meanwhile, OSError(5, "input/output error")
+    at.carry()
+    assert code(told) == CommitUnknownError.code
+    assert at.value(key_in(ALONE)) is None
+    assert [code(one) for one in later] == [DiskError.code, "wait"]
+
+
+def test_what_a_failed_log_has_not_taken_comes_again_if_others_serve_a_part_of_it() -> None:
+    at, later = Clients(), list[list[Any]]()
+
+    def meanwhile() -> None:
+        later.append(at.commit(OTHER, ALONE, ALSO, number=1))
+        at.streams.admit(ALSO, BOB, 9, at.now)
+        at.streams.join(ALSO, BOB)
+
+    at.commit(TX, ALONE)
+    at.sync_runs, at.writer.sync_fails = meanwhile, OSError(5, "input/output error")
+    at.carry()
+    assert [code(one) for one in later] == ["wait"]
+
+
 def test_one_value_may_be_larger_than_several_together() -> None:
     at, large = Clients(), bytes(SHARE_BYTES_MAX // 2)
     assert at.commit(TX, ALONE, value=2 * large) == []
     assert code(at.commit(OTHER, ALONE, ALSO, value=large)) == TransactionTooLargeError.code
+
+
+def test_reads_that_take_long_to_confirm_are_refused_before_anything_is_looked_up() -> None:
+    # Nothing of it is a commit: it is looked through in one piece, and for that it is too large.
+    at = Clients()
+    keys = [[99, [b"k"] * (READ_KEYS_MAX + 1), [], []]]
+    ranges = [[99, b"", None, [ALONE], RANGE_KEYS_MAX + 1, b""]]
+    for told_of in ([keys, []], [[], ranges]):
+        told = at._ask(at.committing.commit, [TX, 1, False, None, *told_of, [], [], []], 999.0)
+        assert code(told) == TransactionTooLargeError.code
+
+
+def test_a_member_that_is_alone_takes_more_than_several_carry_in_one_piece() -> None:
+    at = Clients()
+    found = at.leases.topology
+    at.leases.topology = replace(found, members={ME.member: found.members[ME.member]})
+    told = at.commit(TX, ALONE, ALSO, value=bytes(SHARE_BYTES_MAX // 2 + 1))
+    at.carry()
+    assert told == [(1000, [ALONE, ALSO], [1, 1], [1, 1], [1, 1])]
 
 
 def test_a_commit_that_did_not_get_into_the_log_can_be_asked_for() -> None:
@@ -274,6 +339,51 @@ def test_reads_are_not_confirmed_over_what_is_on_its_way_or_was_changed() -> Non
     assert code(at.commit(OTHER, read=[ALONE])) == ConflictError.code
     at.carry()
     assert code(at.commit(OTHER, read=[ALONE])) == ConflictError.code
+
+
+def test_who_loses_to_what_waits_for_a_silent_copy_comes_again() -> None:
+    # Run again at once it would lose again, until that copy is out of the set.
+    at = Clients()
+    at.commit(TX, SHARED)
+    at.sync()
+    for later, found in ((0.0, ConflictError.code), (SILENT_S + 0.01, "wait")):
+        at.now += later
+        assert code(at.commit(OTHER, read=[SHARED])) == found
+        written = at.commit(FRESH, SHARED, read=[SHARED], number=1)
+        at.carry()
+        assert code(written) == found
+    at.stored(SHARED, BOB)
+    assert code(at.commit(OTHER, read=[SHARED])) == ConflictError.code, "it has committed"
+
+
+def test_who_comes_too_late_is_told_so_whatever_was_in_the_way() -> None:
+    at = Clients()
+    at.commit(TX, SHARED)
+    at.sync()
+    told = at.commit(FRESH, SHARED, read=[SHARED], number=1, deadline=at.now + 1)
+    at.now += 2
+    at.carry()
+    assert code(told) == DeadlineError.code
+
+
+def test_who_loses_to_what_has_committed_runs_again_whatever_else_waits_for_a_copy() -> None:
+    at = Clients()
+    at.commit(TX, SHARED)
+    at.all_have(SHARED)
+    at.commit(OTHER, SHARED, number=1)
+    at.sync()
+    at.now += SILENT_S + 0.01
+    assert code(at.commit(FRESH, read=[SHARED])) == ConflictError.code
+
+
+def test_reads_are_confirmed_beside_what_was_refused() -> None:
+    at, seen = Clients(), list[list[Any]]()
+    late, told = at.commit(TX, ALONE, deadline=at.now + 1), at.commit(OTHER, ALSO)
+    at.now += 2
+    at.sync_runs = lambda: seen.append(at.commit(FRESH, read=[ALONE]))
+    at.carry()
+    assert (code(late), len(told)) == (DeadlineError.code, 1)
+    assert seen == [[(1000, [], [], [], [])]]
 
 
 # ------------------------------------------------------------------ held
@@ -332,6 +442,24 @@ def test_a_given_id_is_not_refused_while_another_attempt_has_it_locked() -> None
     let_go(at, key)
     at.carry()
     assert told == ["rolled_back"]
+
+
+def test_an_open_transaction_that_commits_has_no_locks_any_more() -> None:
+    # Its client tells only who keeps it that it has ended, and others would wait for it.
+    at, name = Clients(), b"1" * 16
+    wanted = AcquireWanted(1, name, [ALONE], [1], [KEY], True, False, None, 10_000_000)
+    at.plain.acquire(ME, wanted)
+    assert at.plain.has(name, ALONE)
+    writes = [[MAP, [name_in(ALONE)], [b"v"]]]
+    arguments = [TX, 1, False, None, [], [], writes, [ALONE], [1]]
+    connection: Any = SimpleNamespace(send=lambda _message: None)
+    request = ClientRequest(connection, 99, float("inf"), "", arguments)
+    request.opened = name
+    request.carry_out(at.committing.commit)
+    at.carry()
+    assert at.value(KEY) == b"v"
+    assert not at.plain.has(name, ALONE)
+    assert at.locks.in_way_of([KEY]) is None
 
 
 # ------------------------------------------------------------------ of several groups
@@ -420,7 +548,7 @@ def test_a_given_id_that_has_not_committed_is_refused_with_a_higher_attempt_each
         assert told == too == ["rolled_back"]
         entry = at.entry(NAMED)
         assert entry is not None
-        assert (entry.kind, entry.attempt) == (outcomes.Kind.REFUSED, attempt)
+        assert entry == (outcomes.Kind.REFUSED, 1000, attempt, ())
     at.may_be_lost = True
     told = at.outcome(NAMED, given=True)
     at.carry()
@@ -444,6 +572,37 @@ def test_a_given_id_is_not_refused_if_its_entry_may_be_lost() -> None:
     assert at.records() == []
 
 
+def test_nothing_is_refused_durably_where_too_few_copies_are_in_sync() -> None:
+    at = Clients()
+    at.leases.topology = replace(at.leases.topology, min_in_sync=2)
+    assert code(at.outcome(NAMED, given=True)) == TooFewCopiesError.code
+    assert at.log.queued_bytes == 0
+
+
+def test_a_refusal_that_no_copy_confirms_before_its_epoch_ends_is_asked_for_again() -> None:
+    at = Clients()
+    told = at.outcome(NAMED_SHARED, given=True)
+    at.sync()
+    assert told == []
+    at.seal(SHARED, 2, BOB)
+    assert code(told) == "wait"
+
+
+def test_a_refusal_that_the_log_does_not_take_is_an_error_unless_others_will_serve() -> None:
+    errors = {"fails": OSError(28, "no space"), "sync_fails": OSError(5, "input/output error")}
+    for named, what, found in (
+        (NAMED, "fails", DiskFullError.code),
+        (NAMED_SHARED, "fails", DiskFullError.code),
+        (NAMED, "sync_fails", CommitUnknownError.code),
+        (NAMED_SHARED, "sync_fails", "wait"),
+    ):
+        at = Clients()
+        setattr(at.writer, what, errors[what])
+        told = at.outcome(named, given=True)
+        at.carry()
+        assert code(told) == found
+
+
 def test_a_refusal_is_not_written_behind_its_epoch_nor_told_without_a_lease() -> None:
     at = Clients()
     told = at.outcome(NAMED, given=True)
@@ -455,3 +614,17 @@ def test_a_refusal_is_not_written_behind_its_epoch_nor_told_without_a_lease() ->
     lease_ends_in_sync(at)
     at.carry()
     assert code(told) in ("wait", "remap")
+
+
+def test_who_meets_a_failed_sync_of_a_new_segment_comes_again_where_others_serve() -> None:
+    at, error = Clients(), OSError(5, "input/output error")
+
+    def rotate() -> None:
+        at.writer.failure = error
+        raise error
+
+    at.writer.append = lambda payload: False  # type: ignore[method-assign]  # it does not fit
+    at.writer.rotate = rotate  # type: ignore[method-assign]
+    told = at.commit(TX, SHARED)
+    at.carry()
+    assert [code(told), code(at.commit(OTHER, SHARED))] == ["wait", "wait"]

@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from support.logs import LogBuilder
+from support.logs import STORE_ID, LogBuilder
 from support.stores import Opened, open_store, opened
+from tidelog.affinity.partitions import one_space
+from tidelog.checkpoints.replay import State
 from tidelog.engine.api.database import session_of
 from tidelog.engine.files import log_keeper
-from tidelog.engine.files.log_keeper import SPARE_SUFFIX, SPARES_MAX
-from tidelog.wal.format import FRAME_MAGIC
+from tidelog.engine.files.log_keeper import SPARE_SUFFIX, SPARES_MAX, LogKeeper
+from tidelog.errors import CorruptLogError
+from tidelog.wal.format import FRAME_MAGIC, segment_name
 from tidelog.wal.index import SegmentIndex, index_name
 from tidelog.wal.reader import Scan, load_index, read_records
-from tidelog.wal.records import TxRecord
+from tidelog.wal.records import AdmitRecord, TxRecord
 from tidelog.wal.segments import Segment, open_segment, segment_numbers, walk
 
 SMALL: dict[str, Any] = {"segment_bytes": 1, "retain_bytes": 1}
@@ -374,3 +378,71 @@ def test_a_spare_that_was_prepared_is_the_next_segment_whole_and_full_of_zeros()
     with opened(store.disk, segment_bytes=1) as again:
         assert spare not in again.disk.directory("/store/wal").names()
         assert all(again.database.outcome(one) == "committed" for one in ids)
+
+
+# ------------------------------------------------------------------ what it has a record of
+
+
+def keeper_of(log: LogBuilder, *, synced: int | None = None, time: int = 0) -> LogKeeper:
+    """The keeper of a log that was built by hand, and that nobody writes to."""
+    nobody: Any = None
+    directory: Any = log.directory
+    state = State(STORE_ID, one_space(log.partitions))
+    state.time = time
+    segment = SimpleNamespace(number=log.number, first_position=log.base)
+    writer: Any = SimpleNamespace(segment=segment, synced=log.synced if synced is None else synced)
+    keeper = LogKeeper(nobody, directory, "/store/readers", nobody)
+    keeper.begin(writer, state)
+    return keeper
+
+
+def came_back() -> AdmitRecord:
+    """The record of a copy of partition 0 that is whole again."""
+    return AdmitRecord(
+        partition=0, admission=1, epochs=((1, 1),), lwm=5, ranges=(), hwm=7, dropped=()
+    )
+
+
+@pytest.mark.parametrize(("first_position", "filled"), [(0, 0), (1 << 20, 1_001)])
+def test_a_copy_came_by_history_unless_the_log_may_have_lost_that_it_began_anew(
+    first_position: int, filled: int
+) -> None:
+    log = LogBuilder(first_position=first_position)
+    log.add(came_back())
+    log.tx(1)
+    log.rotate()
+    log.tx(1)
+    keeper = keeper_of(log)
+    assert keeper.first_position == first_position
+    assert (keeper.fills().of(0).until, keeper.fills().of(1).until) == (filled, 0)
+
+
+def test_a_log_without_transactions_knows_all_since_the_newest_one() -> None:
+    log = LogBuilder(first_position=1 << 20)
+    assert keeper_of(log, time=7_000).known_since() == 7_000
+    log.tx()
+    assert keeper_of(log, time=7_000).known_since() == 1_001
+
+
+def test_what_lies_below_a_hole_is_not_asked_what_the_log_has_a_record_of() -> None:
+    log = LogBuilder()
+    for _ in range(2):
+        log.add(came_back())
+        log.tx(1)
+        log.rotate()
+    log.tx(1)
+    del log.directory.files[segment_name(2)]
+    keeper = keeper_of(log)
+    assert keeper.first_position == log.base > 0
+    assert keeper.fills().of(0).until == 0
+    assert keeper.known_since() == 1_003
+
+
+def test_what_is_durable_and_does_not_read_may_be_a_copy_that_was_made_in_full() -> None:
+    log = LogBuilder()
+    log.tx()
+    whole, frame = log.position, log.tx()
+    log.directory.segment(1)[frame.offset :] = bytes(log.offset - frame.offset)
+    assert keeper_of(log, synced=whole).fills().of(0).until == 0, "it never got to the disk"
+    with pytest.raises(CorruptLogError):
+        keeper_of(log, synced=log.position).fills()

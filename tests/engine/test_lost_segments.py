@@ -16,6 +16,7 @@ from tidelog.affinity.errors import CorruptLogError, TidelogError
 from tidelog.engine.api.database import session_of
 from tidelog.engine.files.log_keeper import LogKeeper
 from tidelog.engine.files.log_source import find_log
+from tidelog.engine.files.recorded import NEVER
 from tidelog.pipeline.log.logs import Log
 from tidelog.testing import check_store
 from tidelog.tools.main import cli
@@ -200,13 +201,13 @@ def test_whether_a_partition_was_copied_in_full_is_not_said_of_a_log_with_a_gap(
             table[b"%d" % number] = VALUE
             number += 1
         keeper = session_of(db).store.keeper
-        assert keeper.filled_until(0) == 0
+        assert keeper.fills().of(0) == NEVER
         gap = file_of(tmp_path / "store", numbers_of(tmp_path / "store")[1])
         moved = gap.rename(tmp_path / "elsewhere")
         with pytest.raises(CorruptLogError, match="a segment is missing"):
-            keeper.filled_until(0)
+            keeper.fills()
         moved.rename(gap)
-        assert keeper.filled_until(0) == 0
+        assert keeper.fills().of(0) == NEVER
 
 
 def test_a_segment_that_goes_while_an_outcome_is_looked_for_is_no_damage(

@@ -6,6 +6,7 @@ When it begins it says how far what is prepared has committed.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +16,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from support.fold_scripts import PARTITIONS, id_of, record_of
 from support.group_transactions import FRESH, OTHER, TX
-from support.primaries import CID, ME, Primary, committed, prepare
+from support.primaries import BOB, CID, ME, Primary, committed, key_in, prepare
 from tidelog.affinity.partitions import one_space
+from tidelog.affinity.topology import Incarnation
 from tidelog.checkpoints.replay import State
-from tidelog.engine.node.log import GROUP_BYTES_MAX, HELD_S, NodeLog
+from tidelog.engine.commit.entries import Commit
+from tidelog.engine.data.updates import NoUpdates
+from tidelog.engine.node.log import GROUP_BYTES_MAX, HELD_S, Haste, NodeLog
+from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import Streams
 from tidelog.errors import DiskError
 from tidelog.wal.records import (
@@ -30,6 +35,7 @@ from tidelog.wal.records import (
     TxRecord,
     Upto,
     decode_payload,
+    encode_record,
 )
 
 OPENED = ("settle p0 e1 from #1", "open p0 e1")
@@ -127,8 +133,8 @@ def test_nothing_is_told_where_nothing_has_committed_or_nobody_else_has_a_copy()
 
 # ------------------------------------------------------------------ on its way
 
-SHARED, ALONE = 0, 1
-"""Partitions that Bob has a copy of too, and that nobody else has."""
+SHARED, ALONE, WIDE = 0, 1, 2
+"""Partitions that Bob has a copy of too, that nobody else has, and that all three have."""
 
 
 def asked(at: Primary, tx_id: bytes = TX, partition: int = ALONE, **more: Any) -> None:
@@ -229,6 +235,47 @@ def test_the_end_of_a_part_is_durable_here_with_the_next_sync_and_counts_once() 
     at.carry()
     assert (stream.end, stream.own) == (3, 3)
     assert at.log._unsynced == []
+
+
+def test_ends_that_came_one_after_the_other_are_all_durable_with_the_next_sync() -> None:
+    at, shared = Primary(), {SHARED: TX, WIDE: OTHER}
+    for partition, tx_id in shared.items():
+        at.here.prepare(CID, prepare(partition, tx_id, others=(3,)))
+        at.all_have(partition)
+    for partition, tx_id in shared.items():
+        at.here.decision(committed(tx_id, Run(partition, 1, 1, 1), Run(3, 1, 1, 1)), [partition])
+        at.carry()
+
+    def rows() -> list[tuple[int, int]]:
+        found = map(at.streams.get, shared)
+        return [(one.end, one.own) for one in found if one is not None]
+
+    seen = list[list[tuple[int, int]]]()
+    assert rows() == [(3, 2)] * 2
+    at.log.put_barrier(lambda: seen.append(rows()))
+    at.carry()
+    assert seen == [[(3, 3)] * 2], "who waits for the barrier finds it so"
+
+
+def test_numbers_of_what_did_not_get_into_the_log_are_given_again() -> None:
+    at = Primary()
+    at.writer.fails = OSError(28, "no space")
+    asked(at)
+    at.carry()
+    asked(at, OTHER)
+    at.carry()
+    assert [record.runs for record in at.records()] == [(Run(ALONE, 1, 1, 1),)]  # type: ignore[union-attr]
+
+
+def test_a_log_whose_end_is_not_known_any_more_has_failed() -> None:
+    at, ended = Primary(), list[str]()
+    for failure in (None, OSError(5, "input/output error")):
+        assert at.log.failure is None
+        at.writer.fails, at.writer.failure = OSError(28, "no space"), failure
+        at.log.put_records([IdleRecord()], lambda: None, lambda: ended.append("undo"))
+        at.carry()
+    assert at.log.failure is not None
+    assert ended == ["undo"] * 2
 
 
 def test_what_waits_for_the_end_of_a_hold_keeps_its_place_before_a_barrier() -> None:
@@ -348,3 +395,281 @@ def test_what_is_larger_than_a_group_goes_in_one_of_its_own() -> None:
 
     at.trio(work)
     assert (len(at.writer.payloads), queued(at)) == (2, 0)
+
+
+def test_what_did_not_fit_into_a_group_waits_for_no_company() -> None:
+    at = Primary()
+    asked(at, partition=SHARED)
+    at.sync()
+    at.records()
+    assert at.log.undecided, "others would wait for that"
+    asked(at, OTHER, value=bytes(GROUP_BYTES_MAX))
+    asked(at, FRESH, number=1)
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(at.log.run)
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    at.trio(work)
+    assert len(at.records()) == 2
+
+
+def test_what_was_prepared_is_in_nobodys_way_once_its_epoch_has_ended() -> None:
+    at = Primary()
+    asked(at, partition=SHARED)
+    at.sync()
+    assert at.log.undecided
+    at.seal(SHARED, 2, BOB)
+    assert not at.log.undecided
+
+
+def test_a_group_is_full_to_the_byte() -> None:
+    probe = Primary()
+    asked(probe, value=b"")
+    one = probe.log.queued_bytes
+    asked(probe, OTHER, number=1, value=b"")
+    both = probe.log.queued_bytes
+    for more, groups in ((0, 1), (1, 2)):
+        at = Primary()
+        asked(at, value=bytes(GROUP_BYTES_MAX // 2 - one))
+        asked(at, OTHER, number=1, value=bytes(GROUP_BYTES_MAX // 2 - (both - one) + more))
+        at.carry()
+        assert len(at.writer.payloads) == groups
+
+
+def test_all_of_a_group_counts() -> None:
+    at = Primary()
+    for number, tx_id in enumerate((TX, OTHER, FRESH)):
+        asked(at, tx_id, number=number, value=bytes(GROUP_BYTES_MAX * 2 // 5))
+    at.carry()
+    assert [len(decode_payload(payload)) for payload in at.writer.payloads] == [2, 1]
+    assert at.log.queued_bytes == 0
+
+
+# ------------------------------------------------------------------ ticks and barriers
+
+
+def test_a_tick_sends_to_copies_whatever_is_held_and_nothing_behind_a_failure() -> None:
+    at, sent = Primary(), list[str]()
+    asked(at, partition=SHARED)
+    at.all_have(SHARED)
+    at.records()
+    at.log._pump = lambda: sent.append("sent")
+    at.log.held = True
+    at.log.tell_decided()
+    assert (len(sent), queued(at)) == (1, 0), "what has committed is not told in a hold"
+    at.log.held = False
+    at.log.failure = DiskError("the disk is gone")
+    at.log.tell_decided()
+    assert (len(sent), queued(at)) == (1, 0)
+
+
+def test_what_has_committed_is_told_once() -> None:
+    at = Primary()
+    asked(at, partition=SHARED)
+    at.all_have(SHARED)
+    at.records()
+    at.log.tell_decided()
+    at.log.tell_decided()
+    assert queued(at) == 1, "the next frame brings it along"
+    at.carry()
+    at.log.tell_decided()
+    assert (at.records(), queued(at)) == (upto(1), 0)
+
+
+def test_what_has_committed_goes_with_a_frame_that_is_queued_or_behind_one_on_its_way() -> None:
+    at, seen = Primary(), list[int]()
+
+    def tick() -> None:
+        at.log.tell_decided()
+        seen.append(queued(at))
+
+    asked(at, partition=SHARED)
+    at.all_have(SHARED)
+    at.records()
+    asked(at)
+    tick()
+    at.carry()
+    assert (seen, at.records()[:1]) == ([1], upto(1))
+    asked(at, OTHER, partition=SHARED, number=1)
+    at.all_have(SHARED)
+    asked(at, FRESH, number=1)
+    at.log._tells = False
+    at.sync_runs = tick
+    at.carry()
+    assert seen == [1, 1], "only what is on its way"
+
+
+def test_who_waits_for_nothing_that_is_written_writes_nothing() -> None:
+    at, ended = Primary(), list[str]()
+    at.log.put_records((), lambda: ended.append("then"))
+    at.carry()
+    assert (ended, at.writer.payloads) == (["then"], [])
+
+
+def test_a_barrier_asks_the_disk_only_for_what_is_not_synced() -> None:
+    at, syncs, ended = Primary(), list[int](), list[int]()
+    at.sync_runs = lambda: syncs.append(at.log.position)
+    at.writer.payloads.append(b"not synced")
+    for number in range(2):
+        at.log.put_barrier(lambda number=number: ended.append(number))  # type: ignore[misc]
+        at.carry()
+    assert (syncs, ended) == ([10], [0, 1])
+
+
+def test_a_barrier_is_not_passed_once_the_log_has_failed() -> None:
+    at, ended = Primary(), list[str]()
+    at.writer.payloads.append(b"not synced")
+    at.writer.sync_fails = OSError(5, "input/output error")
+    for _ in range(2):
+        at.log.put_barrier(lambda: ended.append("barrier"))
+        at.carry()
+    assert ended == []
+    assert isinstance(at.log.failure, DiskError)
+
+
+def test_nothing_is_passed_behind_a_failure_though_all_of_it_is_synced() -> None:
+    at, ended = Primary(), list[str]()
+    at.log.failure = DiskError("the disk is gone")
+    at.log.put_barrier(lambda: ended.append("barrier"))
+    at.carry()
+    assert ended == []
+
+
+class Gathering:
+    """A context that knows whether it is on."""
+
+    on = False
+
+    def __enter__(self) -> None:
+        self.on = True
+
+    def __exit__(self, *_about: object) -> None:
+        self.on = False
+
+
+def test_all_that_a_group_or_a_barrier_lets_go_on_is_gathered() -> None:
+    at, gathering, seen = Primary(), Gathering(), list[bool]()
+    at.log._gathering = gathering
+    at.log.put_records([IdleRecord()], lambda: seen.append(gathering.on))
+    at.log.put_barrier(lambda: seen.append(gathering.on))
+    at.carry()
+    assert seen == [True, True]
+    assert not gathering.on
+
+
+# ------------------------------------------------------------------ company
+
+
+def comes(at: Primary, haste: Haste = Haste.SHARED) -> None:
+    """Queue something, which others have to store if nothing else is told."""
+    commit = Commit(NoUpdates(), durable=True)
+    commit.record = lambda _time: encode_record(IdleRecord())
+    at.log.put(commit, haste)
+
+
+def undecided() -> Primary:
+    """A primary that waits for copies of two partitions."""
+    at = Primary()
+    asked(at, partition=SHARED)
+    asked(at, OTHER, partition=WIDE)
+    at.sync()
+    at.records()
+    return at
+
+
+def stored(at: Primary, partition: int, *copies: Incarnation) -> None:
+    """Let copies have all of a stream, inside the loop."""
+    stream = at.streams.get(partition)
+    assert stream is not None
+    for copy in copies:
+        at.streams.stored(copy, StoredUpto(partition, 0, 1, stream.end), at.now)
+    at.log.decide()
+
+
+def carried(at: Primary, *steps: Callable[[], object]) -> list[int]:
+    """Return how many records each step gets into the log, with no time between them."""
+    seen = list[int]()
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(at.log.run)
+            await trio.sleep(1)
+            for step in steps:
+                step()
+                await wait_all_tasks_blocked()
+                seen.append(len(at.records()))
+            nursery.cancel_scope.cancel()
+
+    at.trio(work)
+    return seen
+
+
+def test_what_others_have_to_store_waits_until_they_have_all_that_went_before() -> None:
+    at = undecided()
+
+    def both_come() -> None:
+        comes(at)
+        comes(at)
+
+    steps = (lambda: stored(at, SHARED, BOB)), (lambda: stored(at, WIDE, BOB, CID))
+    assert carried(at, both_come, *steps) == [0, 0, 2]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_who_comes_again_waits_for_as_many_as_were_answered_before(at_once: bool) -> None:
+    at = undecided()
+
+    def both_are_answered() -> None:
+        at.log.held = at_once
+        stored(at, SHARED, BOB)
+        at.log.held = False
+        stored(at, WIDE, BOB, CID)
+
+    assert carried(at, both_are_answered, lambda: comes(at), lambda: comes(at)) == [0, 0, 2]
+
+
+def test_nothing_takes_effect_in_a_hold_though_every_copy_has_it() -> None:
+    at = undecided()
+
+    def in_a_hold() -> None:
+        at.log.held = True
+        stored(at, SHARED, BOB)
+        stored(at, WIDE, BOB, CID)
+        assert at.log.undecided
+
+    carried(at, in_a_hold)
+    assert at.value(key_in(SHARED)) is None
+    carried(at, at.log.let_go)
+    assert at.value(key_in(SHARED)) == b"v"
+    assert not at.log.undecided
+
+
+def test_a_tick_lets_go_what_waits_in_the_queue() -> None:
+    at = Primary()
+    comes(at, Haste.COURTESY)
+    assert carried(at, lambda: None, at.log.tell_decided) == [0, 1]
+
+
+def test_what_becomes_of_a_part_waits_for_the_end_of_a_hold_too() -> None:
+    at = Primary()
+    at.here.prepare(CID, prepare(SHARED, TX, others=(3,)))
+    at.all_have(SHARED)
+    at.records()
+    at.here.decision(committed(TX, Run(SHARED, 1, 1, 1), Run(3, 1, 1, 1)), [SHARED])
+    at.log.held = True
+    assert carried(at, lambda: None, at.log.let_go) == [0, 1]
+
+
+def test_what_comes_while_a_group_is_synced_is_in_no_greater_hurry_for_that() -> None:
+    at = undecided()
+
+    def comes_once() -> None:
+        at.sync_runs = lambda: None
+        comes(at)
+
+    at.sync_runs = comes_once
+    assert carried(at, lambda: asked(at, FRESH), lambda: stored(at, SHARED, BOB)) == [1, 0]
+    assert queued(at) == 1, "it waits until the others have stored what went before"

@@ -17,7 +17,14 @@ import pytest
 
 from support.real_stores import opened as opened_shop
 from support.stores import PATH, Opened, open_store, opened
-from tidelog.affinity.errors import CommitUnknownError, ConflictError, CorruptDataError, UsageError
+from tidelog.affinity.errors import (
+    CommitUnknownError,
+    ConflictError,
+    CorruptDataError,
+    CorruptLogError,
+    HistoryTruncatedError,
+    UsageError,
+)
 from tidelog.engine.api.database import session_of
 from tidelog.engine.api.open import open_with
 from tidelog.engine.api.session import StoreSession
@@ -551,3 +558,65 @@ def test_asking_for_outcomes_leaves_no_file_open(tmp_path: Path) -> None:
         # A number that was never given: the log is searched for the first of that opening.
         assert db.outcome(ids[0][:8] + (1 << 40).to_bytes(8, "big")) == "rolled_back"
         assert len(os.listdir("/proc/self/fd")) == before
+
+
+LOSES = [
+    CorruptLogError("a segment is missing", kind="gap", segment=1, offset=0),
+    HistoryTruncatedError("it was dropped"),
+]
+
+
+@pytest.mark.parametrize("error", LOSES)
+def test_a_log_that_loses_segments_is_looked_through_so_often_and_no_more(error: Exception) -> None:
+    for fails in range(outcomes.LOOK_ATTEMPTS + 2):
+        looks = list[int]()
+
+        def look(fails: int = fails, looks: list[int] = looks) -> str:
+            looks.append(1)
+            if len(looks) <= fails:
+                raise error
+            return "found"
+
+        if fails < outcomes.LOOK_ATTEMPTS:
+            assert outcomes.looked_through(look) == "found"
+        else:
+            with pytest.raises(type(error)):
+                outcomes.looked_through(look)
+        assert len(looks) == min(fails + 1, outcomes.LOOK_ATTEMPTS)
+
+
+def test_a_log_that_cannot_be_read_at_all_is_not_looked_through_again() -> None:
+    looks = list[int]()
+
+    def look() -> None:
+        looks.append(1)
+        raise OSError(5, "input/output error")
+
+    with pytest.raises(OSError, match="input/output"):
+        outcomes.looked_through(look)
+    assert len(looks) == 1
+
+
+def test_the_id_of_a_store_is_told_by_what_stands_in_its_own_bits_alone() -> None:
+    store = bytes(range(111, 127))
+    tx_id = outcomes.dated_id(7_000, bytes(range(16)), store)
+    assert outcomes.is_dated(tx_id, store)
+    for place, bits in ((6, 0x0F), (6, 0xF0), (7, 0xFF), (8, 0xC0)):
+        for bit in (1 << number for number in range(8) if bits >> number & 1):
+            other = bytearray(tx_id)
+            other[place] ^= bit
+            assert not outcomes.is_dated(bytes(other), store)
+    for place in (0, 5, 9, 15):
+        other = bytearray(tx_id)
+        other[place] ^= 0xFF
+        assert outcomes.is_dated(bytes(other), store)
+
+
+def test_ids_that_are_made_at_one_time_differ_by_all_their_fresh_bits() -> None:
+    store, fresh = bytes(16), bytes(16)
+    first = outcomes.dated_id(7_999, fresh, store)
+    assert outcomes.born(first, store) == 7_000, "to the millisecond, and not later"
+    for place, bits in ((8, 0x1F), *((place, 0xFF) for place in range(9, 16))):
+        for bit in (1 << number for number in range(8) if bits >> number & 1):
+            changed = bytes(bit if one == place else 0 for one in range(16))
+            assert outcomes.dated_id(7_999, changed, store) != first

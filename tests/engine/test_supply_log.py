@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import pytest
 
+from support.logs import LogBuilder
 from support.takeovers import state_of
 from tidelog.checkpoints.supplying import WantedNumbers
 from tidelog.engine.node import supply_log
 from tidelog.engine.node.supply_log import PIN_BYTES_MAX, READ_BYTES, SearchedLog, begun
 from tidelog.errors import CorruptLogError
+from tidelog.wal.format import segment_name
 from tidelog.wal.records import Columns, Record, Run, TxRecord
 
 EPOCHS = ((1, 1),)
@@ -145,3 +147,14 @@ def test_the_log_is_pinned_before_it_is_looked_at_and_then_from_where_it_is_read
     with pytest.raises(CorruptLogError):
         log.begun()
     assert log.pins == []
+
+
+def test_a_log_that_lost_segments_just_before_it_is_searched_has_no_history() -> None:
+    # Where it was durable was noted, then a checkpoint dropped all up to there: the member ended.
+    log = LogBuilder()
+    log.committed(3)
+    log.rotate()
+    del log.directory.files[segment_name(1)]
+    wanted = {0: WantedNumbers([(1, 1)], EPOCHS)}
+    with pytest.raises(CorruptLogError, match="does not begin with a STATE"):
+        SearchedLog(log.directory, wanted, log.base)
