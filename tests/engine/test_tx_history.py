@@ -207,7 +207,7 @@ def test_what_is_before_a_full_copy_says_only_what_had_committed(
 ) -> None:
     # A PREPARE that others had rolled back had "committed"; and what an ADMIT had dropped, whose
     # supply never came, was "rolled back", though the full copy that followed has it.
-    at = At(*records, filled=None, cleared=len(records))
+    at = At(*records, filled=None, cleared=len(records) - 1)  # CLEAR ends the frame of the last
     assert at.outcome() == outcome
     assert {row[1] for row in at.story() if row[0] == 0} == {
         None if outcome == "too_old" else outcome
