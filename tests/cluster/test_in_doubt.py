@@ -17,7 +17,7 @@ from support.parts import PARTITIONS, Three, together
 from support.raw_client import FailureError
 from tidelog.affinity.topology import Resolution
 from tidelog.engine.agreement.timing import Timing
-from tidelog.engine.commit.outcomes import dated_id, home_of
+from tidelog.engine.commit.outcomes import CLOCKS_APART, dated_id, home_of
 from tidelog.engine.node.in_doubt import InDoubt
 from tidelog.errors import CommitUnknownError
 
@@ -187,7 +187,8 @@ def test_a_partition_that_went_back_does_not_say_that_what_it_lost_was_rolled_ba
         assert await client.ask("outcome", tx_id, given, group.partition) == "too_old"
         [loss] = at.topology().losses
         store = at.member(older).log.state.store_id
-        later = (dated_id(loss.time + 2000, b"%016d" % number, store) for number in range(9999))
+        behind = loss.time + CLOCKS_APART + 2000
+        later = (dated_id(behind, b"%016d" % number, store) for number in range(9999))
         fresh = next(one for one in later if home_of(one, PARTITIONS) == group.partition)
         assert await client.ask("outcome", fresh, given, group.partition) == "rolled_back"
 

@@ -135,7 +135,10 @@ def acknowledges_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 def forgets_what_it_committed(patch: pytest.MonkeyPatch) -> None:
     from tidelog.engine.node.tx_history import TxHistory
 
-    patch.setattr(TxHistory, "_outcome", lambda *_about: "rolled_back")
+    async def forgets(*_about: object) -> str:
+        return "rolled_back"
+
+    patch.setattr(TxHistory, "_outcome", forgets)
 
 
 @pytest.mark.parametrize(

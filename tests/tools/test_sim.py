@@ -35,7 +35,10 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members that say of every commit in doubt that it did not happen."""
     from tidelog.engine.node.tx_history import TxHistory
 
-    monkeypatch.setattr(TxHistory, "_outcome", lambda *_about: "rolled_back")
+    async def forgets(*_about: object) -> str:
+        return "rolled_back"
+
+    monkeypatch.setattr(TxHistory, "_outcome", forgets)
 
 
 def test_seeds_that_pass_are_counted(run: Run) -> None:
