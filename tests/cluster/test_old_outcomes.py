@@ -12,6 +12,7 @@ from support.copies import (
     CUT,
     LARGE,
     STAYING,
+    Begun,
     Group,
     admitted,
     age_logs,
@@ -51,6 +52,22 @@ async def moved(group: Group, name: str) -> None:
     group.at.member(group.primary).move(group.partition, member, lambda _refused: None)
     await group.taken_over(before)
     assert group.primary == name
+
+
+async def rolled_back_unseen(group: Group) -> tuple[str, Begun]:
+    """Let a takeover roll back what its dead primary has; return that member, and what it was."""
+    old, epoch = group.primary, group.epoch
+    has_it, lacks_it = group.backups
+    await group.put(0, b"old")
+    await group.at.quiesce()
+    group.hold("replicate", old, lacks_it)
+    begun = await group.begin(0, b"new")
+    await group.pending_at(begun.tx_id, old, has_it)
+    await group.fall(old, outcome="kept")
+    group.release("replicate", old, lacks_it)
+    await group.taken_over(epoch)
+    assert await group.outcome(begun.tx_id) == "rolled_back"
+    return old, begun
 
 
 def apart(group: Group) -> tuple[int, int]:
@@ -106,17 +123,7 @@ def test_what_a_takeover_has_rolled_back_has_not_committed_for_a_copy_that_misse
     # Its number is of the old epoch still, and the PREPARE in the log of the old primary seemed to
     # have committed, once that was back and served again.
     async def scenario(group: Group) -> None:
-        old, epoch = group.primary, group.epoch
-        has_it, lacks_it = group.backups
-        await group.put(0, b"old")
-        await group.at.quiesce()
-        group.hold("replicate", old, lacks_it)
-        begun = await group.begin(0, b"new")
-        await group.pending_at(begun.tx_id, old, has_it)
-        await group.fall(old, outcome="kept")
-        group.release("replicate", old, lacks_it)
-        await group.taken_over(epoch)
-        assert await group.outcome(begun.tx_id) == "rolled_back"
+        old, begun = await rolled_back_unseen(group)
         await group.back(old)
         await moved(group, old)
         assert await group.value(0) == b"old"
@@ -241,18 +248,8 @@ def test_a_client_whose_clock_is_ahead_does_not_make_its_commit_younger_than_the
 def test_what_others_had_rolled_back_before_a_full_copy_has_not_committed() -> None:
     # The old primary had its PREPARE, and no end of it, in the log before the copy.
     async def scenario(group: Group) -> None:
-        old, epoch = group.primary, group.epoch
-        has_it, lacks_it = group.backups
         date_ids(group)
-        await group.put(0, b"old")
-        await group.at.quiesce()
-        group.hold("replicate", old, lacks_it)
-        begun = await group.begin(0, b"new")
-        await group.pending_at(begun.tx_id, old, has_it)
-        await group.fall(old, outcome="kept")
-        group.release("replicate", old, lacks_it)
-        await group.taken_over(epoch)
-        assert await group.outcome(begun.tx_id) == "rolled_back"
+        old, begun = await rolled_back_unseen(group)
         await age_logs(group)
         await group.back(old)
         assert SupplyKind.FULL in kinds(group, old)
@@ -344,10 +341,10 @@ def stored(kept: dict[str, Any], *, cut: bool) -> Callable[[Environment, str], N
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_what_an_embedded_store_has_committed_is_not_refused_once_it_was_adopted(
+def test_what_an_embedded_store_has_committed_is_not_rolled_back_once_it_was_adopted(
     cut: bool,
 ) -> None:
-    # Its id looks like one that somebody gave, of which nothing was known: it was refused for good.
+    # Its id looks like one that somebody gave, of which nothing was known.
     told: dict[str, Any] = {}
 
     async def scenario(at: SimCluster) -> None:
