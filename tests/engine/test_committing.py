@@ -45,6 +45,9 @@ NAMED, NAMED_SHARED = (
 )
 """Ids that are given: the outcome of one lies here alone, Bob has that of the other one, too."""
 
+ASKED_UNTIL = 1e9
+"""The deadline of questions for an outcome."""
+
 
 class Clients(Primary):
     """A primary with clients; what each was answered is in ``answers``, in turn."""
@@ -80,7 +83,7 @@ class Clients(Primary):
         done: Callable[[Outcome | Exception], None],
         until: float,
     ) -> None:
-        assert until > self.now
+        assert until == ASKED_UNTIL, "who has gone waits for nothing"
         self.looked_up.append(done)
 
     def _ask(
@@ -113,7 +116,7 @@ class Clients(Primary):
         return self._ask(self.committing.commit, arguments, deadline)
 
     def outcome(self, tx_id: bytes, *, given: bool = False, home: int = ALONE) -> list[Any]:
-        return self._ask(self.committing.outcome, [tx_id, given, home], float("inf"))
+        return self._ask(self.committing.outcome, [tx_id, given, home], ASKED_UNTIL)
 
     def entry(self, tx_id: bytes) -> outcomes.OutcomeEntry | None:
         """What is kept of a given id."""
