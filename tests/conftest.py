@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LIMITS = {"slow": 300, "spark": 600, "nightly": 7200}
 """Seconds after which a test of a kind has failed; the others have those of pyproject.toml."""
 
+COUNTED = ("affinity", "wal", "tx", "checkpoints", "rebalance", "engine", "cluster")
+"""Folders of the tests that coverage is made of.  Slow ones are not: counting would double them."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have each async test that is marked ``loops`` run in the loops of both kinds."""
@@ -51,10 +55,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)  # once every test has its markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of each kind their limit: one that hangs fails, and the others go on."""
+    counted = [Path(__file__).parent / folder for folder in COUNTED]
     for item in items:
         limits = [seconds for kind, seconds in LIMITS.items() if item.get_closest_marker(kind)]
         if limits:
             item.add_marker(pytest.mark.timeout(max(limits)))
+        if limits or not any(map(item.path.is_relative_to, counted)):
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(autouse=True)

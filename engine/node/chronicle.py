@@ -1,7 +1,7 @@
 """What an operator reads in the log of a member: who leads, who is there, and what is served here.
 
     04.310  n1:7400 (4f0e8a11) hears that n2:7400 (b0c5d2e1) is gone: others are to serve ...
-    04.311  n1:7400 (4f0e8a11) is to open 2 partitions, of 8 that it serves then: 3, 9
+    04.311  n1:7400 (4f0e8a11) is to open 2 partitions by decision 14, of 8 that it serves then: ...
     04.395  n1:7400 (4f0e8a11) has opened 2 partitions after 0.084 s
 
 A line for each change, never for each request: a decision is compared with the one before, and
@@ -123,7 +123,8 @@ class Chronicle:
                 self._opening_since = now
             count = len(self._served)
             self._tell_served(
-                f"is to open {_count(fresh)}, of {count} that it serves then: {_named(fresh)}"
+                f"is to open {_count(fresh)} by decision {topology.index}, "
+                f"of {count} that it serves then: {_named(fresh)}"
             )
         if fresh or lost:
             self._opening = sorted({*fresh, *self._opening} & self._served.keys())

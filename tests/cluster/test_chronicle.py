@@ -65,7 +65,8 @@ def test_a_member_tells_of_its_beginning_who_leads_its_lease_and_what_it_opens(
         to_open, opened = lines(caplog, name, "node.serves")
         count = f"{len(mine)} partition{'s' * (len(mine) > 1)}"
         named = ", ".join(map(str, mine))
-        assert to_open == f"is to open {count}, of {len(mine)} that it serves then: {named}"
+        told = rf"is to open {count} by decision \d+, of {len(mine)} that it serves then: {named}"
+        assert re.fullmatch(told, to_open)
         assert re.fullmatch(rf"has opened {count} after 0\.\d{{3}} s", opened)
 
     live(scenario)
@@ -86,6 +87,7 @@ def test_the_others_tell_of_a_primary_that_dies_and_of_its_return(
         await group.until(lambda: "has opened" in lines(caplog, new, "node.serves")[-1])
         told = lines(caplog, new, "node.serves")
         assert re.fullmatch(r"is to open \d.* that it serves then: [\d, ]*", told[0])
+        assert f"by decision {at.topology().partitions[group.partition].changed}" in told[0]
         assert str(group.partition) in told[0].split(": ")[1].split(", ")
         await group.back(old)
         for name in {*at.names} - {old}:

@@ -87,14 +87,14 @@ class Told:
 def test_all_that_is_to_be_opened_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     told = Told(caplog, gives((OTHER, 1), (OTHER, 1), (OTHER, 1)))
     assert told.decided(gives((OTHER, 1), (OTHER, 1), (ME, 2)), 1.0) == [
-        "is to open 1 partition, of 1 that it serves then: 2"
+        "is to open 1 partition by decision 0, of 1 that it serves then: 2"
     ]
     assert told.opened(2, 2, 1.5) == ["has opened 1 partition after 0.500 s"]
     assert told.decided(gives((ME, 2), (OTHER, 1), (ME, 2)), 10.0) == [
-        "is to open 1 partition, of 2 that it serves then: 0"
+        "is to open 1 partition by decision 0, of 2 that it serves then: 0"
     ]
     assert told.decided(gives((ME, 2), (ME, 2), (ME, 2)), 20.0) == [
-        "is to open 1 partition, of 3 that it serves then: 1"
+        "is to open 1 partition by decision 0, of 3 that it serves then: 1"
     ]
     assert told.opened(1, 2, 20.5) == []
     assert told.opened(0, 2, 21.0) == ["has opened 2 partitions after 11.000 s"], "of the first"
@@ -117,7 +117,7 @@ def test_a_partition_in_another_epoch_is_to_be_opened_again(
     told.decided(gives((ME, 2)), 1.0)
     told.opened(0, 2, 1.5)
     assert told.decided(gives((ME, 3)), 2.0) == [
-        "is to open 1 partition, of 1 that it serves then: 0"
+        "is to open 1 partition by decision 0, of 1 that it serves then: 0"
     ]
     copies = replace(gives((ME, 3)).partitions[0], opened=False)
     assert told.decided(Topology(members=MEMBERS, partitions=(copies,)), 3.0) == []
@@ -138,7 +138,7 @@ def test_a_line_names_sixteen_partitions(
     told = Told(caplog, Topology(members=MEMBERS))
     named = ", ".join(map(str, range(min(count, 16)))) + more
     assert told.decided(gives(*[(ME, 2)] * count), 1.0) == [
-        f"is to open {count} partitions, of {count} that it serves then: {named}"
+        f"is to open {count} partitions by decision 0, of {count} that it serves then: {named}"
     ]
     assert told.decided(Topology(members=MEMBERS), 1.0) == [
         f"serves {count} partitions no more: {named}"
