@@ -82,6 +82,7 @@ KINDS = {
     "engine/node/exchanges.py": "pure",
     "engine/net/connection.py": "shell",
     "engine/net/transport.py": "shell",
+    "engine/net/turns.py": "shell",
     "engine/files/": "disk",
     "engine/files/manifest.py": "pure",
     "engine/files/recovery.py": "shell",

@@ -9,12 +9,14 @@ Invariants:
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
 - A client is never told ``full``: while it takes no answers none of its requests is taken.
+- Its requests are handed on in turns, however many have arrived.
 
 Left out: who the peer may be (``handshake``), and connecting once more (``transport``).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
@@ -26,6 +28,7 @@ from .gathering import Gathering
 from .handshake import Introduction, Refusal, heard
 from .kinds import BY_NAME, CLIENT, DATA, checked_message
 from .outbox import Outbox
+from .turns import RequestTurns
 
 RECEIVE_BYTES, LARGE_BYTES = 64 << 10, 512 << 10
 """Bytes that are received at once: mostly, and of a frame that is longer."""
@@ -53,6 +56,7 @@ class Connection:
         outgoing: bool,
         outbox_bytes: int,
         gathering: Gathering,
+        turns: RequestTurns,
     ) -> None:
         self.other = other
         """Who the other end is, as it said."""
@@ -71,6 +75,7 @@ class Connection:
         self._told = mine.decided
         self._outbox = Outbox(outbox_bytes)
         self._gathering = gathering
+        self._turns = turns
         self._is_gathered = False
         """Whether what waits is about to be written."""
         self._writes = False
@@ -199,15 +204,27 @@ class Connection:
             ]
             if self.channel == CLIENT and not self.outgoing:
                 self._open += sum(message[0] == REQUEST for message in messages)
-                for message in messages:
-                    while self._outbox.full:
-                        self._room = trio.Event()
-                        await self._room.wait()
-                    if not self.up:
-                        return
-                    arrived([message])
+                await self._hand_on(deque(messages), arrived)
+                if not self.up:
+                    return
             elif messages:
                 arrived(messages)
+
+    async def _hand_on(
+        self, left: deque[Message], arrived: Callable[[list[Message]], None]
+    ) -> None:
+        """Hand on what a client says, as it takes answers."""
+        while left:
+            while self._outbox.full:
+                self._room = trio.Event()
+                await self._room.wait()
+            async with self._turns:
+                while self.up and not self._outbox.full:
+                    arrived([left.popleft()])
+                    if not left or self._turns.is_over():
+                        break
+            if not self.up:
+                return
 
     def _wanted_bytes(self) -> int:
         """Return how much to receive at once: large frames take fewer turns of the loop."""

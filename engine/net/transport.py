@@ -34,6 +34,7 @@ from .gathering import Gathering
 from .handshake import Introduction, OutOf, Refusal, Role, judge_answer, judge_caller
 from .kinds import CLIENT, CONTROL, DATA, Channel
 from .links import Links
+from .turns import RequestTurns
 
 HANDSHAKE_S_MAX = 5.0
 """Seconds in which who connects, or is connected to, has to say who it is."""
@@ -119,6 +120,7 @@ class Transport:
         self.decided = 0
         """How many decisions are known here; its owner counts."""
         self.gathering = Gathering()
+        self._turns = RequestTurns()
         """Around what may send several messages to one peer."""
         self._environment = environment
         self._events = events
@@ -414,7 +416,7 @@ class Transport:
     ) -> Connection:
         return Connection(
             stream, decoder, mine, other, outgoing=outgoing, outbox_bytes=self._outbox_bytes,
-            gathering=self.gathering,
+            gathering=self.gathering, turns=self._turns,
         )  # fmt: skip
 
     async def _live(self, connection: Connection, arrived: Callable[[list[Message]], None]) -> None:

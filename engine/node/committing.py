@@ -6,6 +6,9 @@ Invariants:
 - A commit is answered behind its sync, and only while the partitions that it wrote are served; one
   whose lease has ended meanwhile waits for the next lease of the same epoch, or is unknown.
 - Of one id one commit is on its way at a time; who asks what became of it waits for that.
+- What is asked about before it has come is refused when it comes (T19): the network may have held
+  it up, and who asked was told that it was rolled back.  It names the epoch that it was made for,
+  so who serves the next one refuses it by that.  An id of a user is refused durably.
 
 Left out: what is checked (``commits``), the log (``log``), transactions of several groups
 (``near``), other operations (``requests``).
@@ -20,6 +23,7 @@ from typing import Any, Protocol
 from ...affinity.errors import (
     CommitUnknownError,
     ConflictError,
+    RolledBackError,
     TidelogError,
     TransactionTooLargeError,
 )
@@ -50,6 +54,8 @@ SILENT_S = 0.1
 """Seconds after which a copy that has stored nothing counts as silent."""
 RECENT_MAX = 65_536
 """Ids whose commits are known without a look into the log."""
+REFUSED_MAX = 131_072
+"""Ids that are refused because somebody has asked about them; behind so many more one is let go."""
 
 
 class Outcomes(Protocol):
@@ -105,6 +111,7 @@ class Committing:
         self._questions: list[ClientRequest] = []
         self._ids: set[bytes] = set()
         self._recent: dict[bytes, None] = {}
+        self._refused: dict[bytes, None] = {}
         self.acknowledged: Callable[[bytes, Sequence[int]], object] = lambda _tx_id, _runs: None
         """Hears of each commit that is answered: its id in the logs and its flat runs."""
 
@@ -123,6 +130,11 @@ class Committing:
             _check_share(writes)
             _check_reads(keys_read, ranges_read)
         wanted = wanted_of(request.arguments, self._log.state, request.opened)
+        if wanted.tx_id in self._refused:
+            raise RolledBackError(
+                "somebody asked what became of the transaction before its commit arrived, and was "
+                "told that it was rolled back"
+            )
         touched = wanted.partitions()
         if wanted.tx_id in self._ids or self._leading.leads(wanted.tx_id):
             raise RoutedError("wait", "a commit under this id is on its way")
@@ -308,10 +320,7 @@ class Committing:
 
     def _end(self, pending: PendingCommit) -> None:
         self._ids.discard(pending.tx_id)
-        recent = self._recent
-        recent[pending.tx_id] = None
-        if len(recent) > RECENT_MAX:
-            del recent[next(iter(recent))]
+        _remember(self._recent, pending.tx_id, RECENT_MAX)
 
     # -------------------------------------------------------------- outcomes
 
@@ -332,6 +341,7 @@ class Committing:
         elif given:
             self._outcome_given(request, tx_id, home)
         else:
+            _remember(self._refused, tx_id, REFUSED_MAX)  # else it might come while that is found
             self._around.find_outcome(
                 tx_id, home, lambda found: self._tell(request, home, found), request.deadline
             )
@@ -397,6 +407,14 @@ class Committing:
         commit.then = commit.undo = done
         self._ids.add(tx_id)
         self._log.put(commit)
+
+
+def _remember(ids: dict[bytes, None], tx_id: bytes, ids_max: int) -> None:
+    """Add an id as the newest one, and drop the oldest of too many."""
+    ids.pop(tx_id, None)
+    ids[tx_id] = None
+    if len(ids) > ids_max:
+        del ids[next(iter(ids))]
 
 
 def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) -> None:

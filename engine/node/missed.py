@@ -6,6 +6,8 @@ one that another copy lends to it.
 Invariants:
 
 - Of what is sent at most ``PIECE_BYTES`` and one record wait for an answer, per copy.
+- Once a log was found to lack some numbers nothing more of it is sent: it is looked through to its
+  end, so that the next attempt knows of all partitions that it lacks some of.
 - A copy hears that it has all only if each number that it lacked was sent, or was closed (B5), and
   with that a digest of all that was sent, which it compares (M3).
 
@@ -90,17 +92,24 @@ class MissedHistory:
     ) -> None:
         number = 0
         sent = {place: _Sent() for place in left.values()}
+        lacking: set[int] = set()
         while left:
             found_by, more = await turn()
+            lacking |= {p for p in left if p in found_by and found_by[p].lacking}
+            if lacking:
+                if more:
+                    continue
+                self._ways.lacks(returning.copy, sorted(lacking), supplier)
+                raise StoppedError(f"the log lacks numbers of partitions {sorted(lacking)}")
             pieces: list[SupplyPiece] = []
             for partition, found in found_by.items():
                 place = left.get(partition)
                 if place is None:
                     continue
-                if found.lacking or (found.not_yet and not more):
+                if found.not_yet and not more:
                     # Only this partition is without history: others may come by it (B5).
                     self._ways.lacks(returning.copy, [partition], supplier)
-                    raise StoppedError(f"the log lacks numbers of partition {partition}")
+                    raise StoppedError(f"the log lacks numbers of partitions [{partition}]")
                 last = not found.not_yet
                 if not (last or found.transactions or found.closed):
                     continue

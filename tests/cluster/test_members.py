@@ -13,7 +13,7 @@ import trio
 from support.raw_client import FailureError
 from support.sim_clients import PARTITIONS, Clients, cluster, made_map, serving
 from tidelog.affinity.changes import Touched
-from tidelog.affinity.errors import ConflictError
+from tidelog.affinity.errors import ConflictError, RolledBackError
 from tidelog.affinity.topology import Topology
 from tidelog.codecs import Msgpack, Str
 from tidelog.engine.agreement import journal, machine
@@ -400,6 +400,37 @@ def test_the_outcome_of_a_commit_whose_answer_was_lost_is_known_behind_a_restart
         again = await clients.to("n1")
         assert await again.ask("outcome", b"1" * 16, False, home) == told
         assert await again.ask("outcome", b"3" * 16, False, home) == "rolled_back"
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_commit_that_arrives_behind_the_question_for_its_outcome_is_refused(
+    groups: int, at_once: bool
+) -> None:
+    """The network had held it up; who asked heard "rolled back", and then it took effect."""
+    at = cluster(9)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        home = 0
+        other = next(p for p in range(at.partitions) if at.primary(p) != at.primary(home))
+        keys = [at.key(place, 0) for place in (home, other)[:groups]]
+        asker, late = [await clients.to(at.primary(home)) for _ in range(2)]
+        question = await asker.begin("outcome", b"1" * 16, False, home)
+        if not at_once:
+            assert await asker.answer(question) == "rolled_back"
+        with pytest.raises(FailureError, match="somebody asked what became of") as raised:
+            await late.put(b"1" * 16, number, dict.fromkeys(keys, b"late"))
+        assert raised.value.code == RolledBackError.code
+        if at_once:
+            assert await asker.answer(question) == "rolled_back"
+        assert (await asker.ask("get", number, keys[:1]))[0] == [None]
+        assert await asker.ask("outcome", b"1" * 16, False, home) == "rolled_back"
+        await late.put(b"2" * 16, number, dict.fromkeys(keys, b"again"))
+        assert await asker.ask("outcome", b"2" * 16, False, home) == "committed"
 
     at.run(scenario)
 

@@ -19,6 +19,7 @@ from tidelog.engine.net.connection import Connection
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.gathering import Gathering
 from tidelog.engine.net.kinds import BY_NAME
+from tidelog.engine.net.turns import RequestTurns
 from tidelog.engine.system.environment import Address
 
 
@@ -79,7 +80,7 @@ def accepted(wire: Wire) -> Connection:
     return Connection(
         wire, FrameDecoder(), introduction(channel="client"),
         introduction(channel="client", role="client"), outgoing=False, outbox_bytes=1000,
-        gathering=Gathering(),
+        gathering=Gathering(), turns=RequestTurns(),
     )  # fmt: skip
 
 
@@ -95,6 +96,7 @@ async def with_connection(
     connection = Connection(
         wire, FrameDecoder(), introduction(channel=channel), other,
         outgoing=outgoing, outbox_bytes=1000, gathering=gathering or Gathering(),
+        turns=RequestTurns(),
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.live, arrived.extend, lambda: None, lambda: 0)

@@ -1,0 +1,104 @@
+"""Requests of clients are carried out in turns, with rounds of the loop between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from tidelog.engine.net.turns import TURN_S, RequestTurns
+
+
+class Loop:
+    """Tasks that carry requests out, and one that counts the rounds of the loop meanwhile."""
+
+    def __init__(self) -> None:
+        self.turns = RequestTurns()
+        self.clock = trio.testing.MockClock()
+        self.rounds = 0
+        self.done: list[tuple[str, int]] = []
+        """Who carried a request out, and in which round."""
+
+    async def carry_out(self, name: str, requests: int, seconds: float) -> None:
+        while requests:
+            async with self.turns:
+                while requests:
+                    self.clock.jump(seconds)
+                    self.done.append((name, self.rounds))
+                    requests -= 1
+                    if self.turns.is_over():
+                        break
+
+    @asynccontextmanager
+    async def counted(self) -> AsyncIterator[trio.Nursery]:
+        async def count() -> None:
+            while True:
+                self.rounds += 1
+                await trio.lowlevel.checkpoint()
+
+        async with trio.open_nursery() as around:
+            around.start_soon(count)
+            async with trio.open_nursery() as nursery:
+                yield nursery
+            around.cancel_scope.cancel()
+
+    def run(self, *clients: tuple[int, float]) -> list[int]:
+        """Let clients have so many requests of so many seconds each; return how many each round
+        of the loop has seen carried out."""
+
+        async def main() -> None:
+            async with self.counted() as nursery:
+                for number, (requests, seconds) in enumerate(clients):
+                    nursery.start_soon(self.carry_out, str(number), requests, seconds)
+
+        trio.run(main, clock=self.clock)
+        per_round: dict[int, int] = {}
+        for _, turn in self.done:
+            per_round[turn] = per_round.get(turn, 0) + 1
+        return list(per_round.values())
+
+
+@pytest.mark.parametrize("clients", [1, 40])
+def test_requests_of_long_turns_do_not_follow_each_other_without_a_round_of_the_loop(
+    clients: int,
+) -> None:
+    """400 scans at once, 62 ms each, silenced a member so long that the others let it go."""
+    per_round = Loop().run(*[(40 // clients, 6 * TURN_S)] * clients)
+    assert max(per_round) <= 2, "two, as the loop shuffles what is to run in a round"
+    assert len(per_round) >= 20
+
+
+@pytest.mark.parametrize("clients", [1, 50])
+def test_quick_requests_share_a_turn_whoever_they_are_of(clients: int) -> None:
+    per_round = Loop().run(*[(100 // clients, TURN_S / 8)] * clients)
+    assert max(per_round) <= 16
+    assert len(per_round) <= 25
+
+
+def test_requests_that_take_no_time_are_carried_out_in_one_round() -> None:
+    loop = Loop()
+    loop.run((1000, 0.0), (1000, 0.0))
+    assert len({turn for name, turn in loop.done if name == "0"}) == 1
+
+
+def test_nobody_waits_for_ever_for_a_turn() -> None:
+    loop = Loop()
+    loop.run(*[(30, TURN_S)] * 5)
+    assert {name for name, _ in loop.done[:50]} == set("01234")
+
+
+def test_who_is_cancelled_in_its_turn_lets_the_next_one_have_it() -> None:
+    loop = Loop()
+
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await loop.carry_out("cancelled", 1, TURN_S)
+        assert scope.cancelled_caught
+        await loop.carry_out("next", 1, TURN_S)
+
+    trio.run(main, clock=loop.clock)
+    assert [name for name, _ in loop.done] == ["cancelled", "next"]
