@@ -8,7 +8,8 @@ Invariants:
 - A line is used by one thread at a time, and asks one thing at a time.
 - A connection whose request was interrupted, by an error or by Ctrl-C, is closed: no answer is ever
   taken for that of another request.
-- In the child of a fork no line of the parent is used.
+- In the child of a fork no line of the parent is used: it lets go of its descriptors, and the
+  connections of the parent go on.
 
 Left out: what is asked of whom (``routing``).
 """
@@ -20,6 +21,7 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from ..net.failures import Failure
 from ..net.frames import FrameError, Message
@@ -313,6 +315,7 @@ class Lines:
         self._now = environment.monotonic
         self._free: list[Line] = []
         self._kept: set[Line] = set()
+        self._all: WeakSet[Line] = WeakSet()
         self._closed = False
         self.timeout = timeout
         """Seconds that a call may take."""
@@ -377,7 +380,9 @@ class Lines:
         try:
             return self._free.pop()
         except IndexError:
-            return Line(self._cluster, self._environment)
+            line = Line(self._cluster, self._environment)
+            self._all.add(line)
+            return line
 
     def _give_back(self, line: Line) -> None:
         self._free.append(line)
@@ -391,3 +396,9 @@ class Lines:
             line.shut()
         while self._free:
             self._free.pop().close()
+
+    def leave(self) -> None:
+        """In the child of a fork: let go of all connections, and leave them to the parent."""
+        self._closed = True
+        for line in list(self._all):
+            line.close()

@@ -226,7 +226,7 @@ class ClusterSession:
     def forked(self) -> None:
         """In the child of a fork: leave the connections to the parent."""
         self.open_state.closed = self.open_state.forked_error
-        self.lines.close()
+        self.lines.leave()
 
 
 def peeked(session: Session, namespace: Namespace) -> tuple[list[Pair], int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ from tidelog.errors import (
     ConflictError,
     DeadlineError,
     DeadlockError,
+    ForkedError,
     RolledBackError,
     TidelogError,
 )
@@ -262,6 +264,52 @@ def test_a_rollback_and_a_close_let_go(three: Members) -> None:
             line.connections[three.members[1].id].receive()
         left.rollback()
         assert line.connections == {}
+
+
+def test_the_child_of_a_fork_leaves_a_transaction_to_its_parent(three: Members) -> None:
+    """Any child of a fork ended the connections of its parent, and with them all locks."""
+    with connect(three.url) as db:
+        m = counters(db)
+        with db.transaction("pessimistic") as tx:
+            tx[m][ONE] = 1
+            since = len(three.asked)
+            pid = os.fork()
+            if not pid:
+                try:
+                    tx.rollback()
+                    tx[m]
+                except ForkedError:
+                    db.close()
+                    os._exit(3)
+                finally:
+                    os._exit(4)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+            tx[m][f"{ONE}, too"] = 2
+            assert asked(three, since, "lock", "unlock") == [(1, "lock")]
+        assert (m.get(ONE), m.get(f"{ONE}, too")) == (1, 2)
+
+
+def test_the_child_of_a_fork_keeps_no_connection_of_its_parent(three: Members) -> None:
+    """One that it kept went on if its parent ended: with the locks of a transaction, too."""
+    with connect(three.url) as db:
+        m = counters(db)
+        tx = db.transaction("pessimistic")
+        tx[m][ONE] = 2
+        m.get(ONE)
+        lines = db._session.lines
+        kept = tx._session._line  # type: ignore[attr-defined]  # of a cluster
+        called = lines._taken()  # as by another thread
+        made = [*kept.connections.values(), *called.connections.values()]
+        pid = os.fork()
+        if not pid:
+            closed = [connection._socket.fileno() == -1 for connection in made]
+            os._exit(3 if all(closed) else 4)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        assert kept.connections
+        assert called.connections
+        lines._give_back(called)
+        tx.commit()
+        assert m[ONE] == 2
 
 
 def test_a_transaction_that_is_dropped_lets_go_of_its_locks_and_warns(three: Members) -> None:
