@@ -35,7 +35,9 @@ from .routing import (
     Cluster,
     Failed,
     Job,
+    Listen,
     Pause,
+    Quiet,
     Steps,
     Value,
     only_place,
@@ -106,6 +108,8 @@ class PinnedWay:
         asked = (pinned.snapshot, pinned.shown, job.operation, job.arguments)
         while True:
             event = yield Ask(member, "pinned", asked, job.until)
+            while type(event) is Quiet and event.now < job.until:
+                event = yield Listen(member, job.until)
             if type(event) is Value:
                 return event.value
             if isinstance(event, Failed) and event.code not in (REMAP, WAIT):

@@ -20,6 +20,7 @@ from tidelog.engine.client.routing import (
     Cluster,
     Failed,
     Job,
+    Listen,
     Pause,
     Quiet,
     SplitError,
@@ -111,8 +112,8 @@ def test_what_is_read_is_asked_of_the_member_that_has_pinned_it() -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [refusal(REMAP), refusal(WAIT), Unreached("", 1.0), Broke("", 1.0), Quiet(1.0)],
-    ids=["remap", "wait", "unreached", "broke", "quiet"],
+    [refusal(REMAP), refusal(WAIT), Unreached("", 1.0), Broke("", 1.0)],
+    ids=["remap", "wait", "unreached", "broke"],
 )
 def test_a_member_that_has_pinned_something_is_asked_again_and_nobody_else(
     event: ClientEvent,
@@ -124,9 +125,27 @@ def test_a_member_that_has_pinned_something_is_asked_again_and_nobody_else(
     assert found == "what is there"
 
 
-def test_a_member_that_has_pinned_something_and_does_not_answer_in_time_is_an_error() -> None:
+def test_an_answer_about_a_snapshot_that_takes_long_is_waited_for() -> None:
+    """It was asked for anew each second, and the answer to what was asked before dropped."""
+    events = Quiet(1.0), Quiet(2.0), Value("what is there", 3.0)
+    seen, found = steps_of(PinnedWay(PINNED)(cluster(), READ), *events)
+    assert [type(step) for step in seen] == [Ask, Listen, Listen]
+    assert seen[1:] == [Listen(A, UNTIL)] * 2
+    assert found == "what is there"
+
+
+def test_what_is_refused_or_breaks_behind_a_silence_is_asked_for_again() -> None:
+    for event in (refusal(WAIT), Broke("", 1.0)):
+        seen, _ = steps_of(PinnedWay(PINNED)(cluster(), READ), Quiet(1.0), event, StepDone(1.0))
+        assert [type(step) for step in seen] == [Ask, Listen, Pause]
+
+
+@pytest.mark.parametrize("event", [refusal(WAIT, UNTIL), Quiet(UNTIL)], ids=["wait", "quiet"])
+def test_a_member_that_has_pinned_something_and_does_not_answer_in_time_is_an_error(
+    event: ClientEvent,
+) -> None:
     with pytest.raises(DeadlineError, match="did not answer in time"):
-        steps_of(PinnedWay(PINNED)(cluster(), READ), refusal(WAIT, UNTIL))
+        steps_of(PinnedWay(PINNED)(cluster(), READ), event)
 
 
 def test_a_snapshot_that_has_ended_at_its_member_says_so() -> None:
