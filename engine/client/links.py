@@ -134,12 +134,15 @@ class Link:
     def _send_rest(self) -> None:
         """Send what the system did not take at once."""
         connection = self._connection
+        assert connection is not None, "it is made"
         try:
-            while self._unsent and connection is not None:
+            while self._unsent:
                 connection.send(self._unsent[0])
                 self._unsent.popleft()
-        except OSError:
-            self._unsent.clear()  # the end is told by who receives
+        except OSError as error:
+            self._loop.soon(self.close, reason_of(error))
+            connection.shut()  # before anything else is sent: it may have sent a part of a frame
+            self._unsent.clear()
         self._loop.soon(self._sent)
 
     # -------------------------------------------------------------- in the loop
