@@ -154,7 +154,7 @@ class _StreamLinks(LoopLinks):
 
     def __init__(self, session: ClusterLoopSession, machine: ClientMachine, timeout: float) -> None:
         environment = machine.node.environment
-        super().__init__(session.cluster, environment, session.loop, timeout)
+        super().__init__(session.cluster, environment, session.loop, session.open_state, timeout)
         self._session = session
         self._machine = machine
 

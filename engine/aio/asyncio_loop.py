@@ -69,6 +69,10 @@ class AsyncioLoop:
             return False
         return True
 
+    def has_ended(self) -> bool:
+        """Tell whether the loop has ended, in any thread."""
+        return self.loop.is_closed()
+
     def look_again(self) -> None:
         """Have the loop call what is left, should an interrupt have cut it off."""
         self.loop.call_soon(self._call)

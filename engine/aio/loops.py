@@ -59,6 +59,9 @@ class Loop(Protocol):
     def soon(self, work: Callable[..., object], /, *args: Any) -> bool:
         """Have the loop call ``work(*args)``, from any thread; False if the loop has ended."""
 
+    def has_ended(self) -> bool:
+        """Tell whether the loop has ended, in any thread."""
+
     def start(self, job: Callable[[], None], /) -> None:
         """Run a job, which raises nothing, in some thread."""
 

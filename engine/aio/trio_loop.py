@@ -55,6 +55,14 @@ class TrioLoop:
             return False
         return True
 
+    def has_ended(self) -> bool:
+        """Tell whether the loop has ended, in any thread."""
+        try:
+            self._token.run_sync_soon(int, idempotent=True)  # it does not tell otherwise
+        except trio.RunFinishedError:
+            return True
+        return False
+
     @staticmethod
     def start(job: Callable[[], None]) -> None:
         """Run a job in one of the threads that Trio keeps."""

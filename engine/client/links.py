@@ -9,6 +9,8 @@ Invariants:
   something and was sent is waited for; its task learns the outcome, and is cancelled behind it.
 - Sending never waits in the loop: what the system does not take at once a thread sends.
 - What a connection that has ended owed is told to every task that waited for it.
+- Behind the end of a client nobody connects: who would have to is told so.
+- No thread outlives its loop for long, or the end of its client.
 
 Left out: what is asked of whom (``routing``).
 """
@@ -19,10 +21,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from ...affinity.errors import ClosedError
 from ..aio.loops import Loop, never
 from ..aio.waiting import Once
 from ..net.failures import Failure
 from ..net.frames import FrameError
+from ..store.open_state import OpenState
 from ..system.environment import Environment
 from .dialogue import RESPONSE, Dialogue, NotWelcomeError
 from .lines import GRACE_S, LineConnection, connected, reason_of
@@ -125,8 +129,10 @@ class Link:
             try:
                 data = connection.receive()
             except BlockingIOError:
-                if self.waiting and not self._loop.soon(self._look):
+                if self._loop.has_ended():
                     return
+                if self.waiting:
+                    self._loop.soon(self._look)
                 continue
             if not self._loop.soon(self._arrived, data):
                 return
@@ -269,10 +275,16 @@ class LoopLinks:
     """The connections of one client; used in one loop."""
 
     def __init__(
-        self, cluster: Cluster, environment: Environment, loop: Loop, timeout: float
+        self,
+        cluster: Cluster,
+        environment: Environment,
+        loop: Loop,
+        open_state: OpenState,
+        timeout: float,
     ) -> None:
         self._cluster = cluster
         self._loop = loop
+        self._open_state = open_state
         self._now = environment.monotonic
         self._uniform = environment.random.uniform
         self._id = environment.new_id()
@@ -293,7 +305,12 @@ class LoopLinks:
         try:
             step = next(steps)
             while True:
-                step = steps.send(await self._event(step, asked))
+                closed = None
+                try:
+                    event = await self._event(step, asked)
+                except ClosedError as error:
+                    closed = error
+                step = steps.throw(closed) if closed else steps.send(event)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -346,7 +363,11 @@ class LoopLinks:
         return await link.answer(waiting, taken_back=taken_back)
 
     async def _linked(self, address: str, member: bytes | None, until: float) -> Link:
-        """Return a connection that is up, or one that tells why it is not; shared by who waits."""
+        """Return a connection that is up, or one that tells why it is not; shared by who waits.
+
+        ``ClosedError`` if the client is closed.
+        """
+        self._open_state.check()
         link = self._making.get(address)
         if link is None:
             self._number += 1
@@ -369,7 +390,7 @@ class LoopLinks:
         return Link(self._loop, self._now, address, dialogue, left)
 
     async def close(self) -> None:
-        """End all connections, and wait for that."""
+        """End all connections of a client that is closed, and wait for that."""
         for link in list(self._all):
             link.close()
         for link in list(self._all):

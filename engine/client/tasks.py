@@ -84,11 +84,11 @@ class ClusterLoopSession:
         self.loop = loop
         self.cluster = Cluster(place.addresses, place.cluster)
         self.read_from = read_from
-        self.links = LoopLinks(self.cluster, environment, loop, timeout)
+        self.open_state = OpenState(place.shown)
+        self.links = LoopLinks(self.cluster, environment, loop, self.open_state, timeout)
         self.home = Home(place.shown)
         self.catalog = ClusterCatalog(self.cluster, given, self.home)
         self.inside = Blocks()
-        self.open_state = OpenState(place.shown)
         self.ids = Ids(self.cluster, environment.clock, environment.new_id)
         self.new_id = self.ids.new
         self.now = environment.monotonic
@@ -220,7 +220,7 @@ class ClusterLoopSession:
     # -------------------------------------------------------------- end
 
     async def aclose(self) -> None:
-        """End all connections; closing twice is fine."""
+        """End all connections, and the calls that run; closing twice is fine."""
         if self.open_state.closed == self.open_state.forked_error:
             return
         if not self.loop.runs_here():

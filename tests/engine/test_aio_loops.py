@@ -592,8 +592,15 @@ def test_a_loop_that_has_ended_takes_no_calls(run: Any) -> None:
         return running_loop()
 
     called: list[int] = []
-    assert run(ending).soon(called.append, 1) is False
+    ended = run(ending)
+    assert ended.soon(called.append, 1) is False
+    assert ended.has_ended()
     assert called == []
+
+
+@pytest.mark.loops
+async def test_a_loop_that_runs_has_not_ended() -> None:
+    assert not running_loop().has_ended()
 
 
 @pytest.mark.loops

@@ -1,4 +1,4 @@
-"""One connection of a client for tasks, without a loop: what is sent, and how its end is noticed."""
+"""One connection of a client for tasks, without a loop: what is sent, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from tidelog.engine.client.routing import Cluster
 
 class Inline:
     """A loop that does everything at once, in the thread that asks for it."""
+
+    ended = False
+
+    def has_ended(self) -> bool:
+        return self.ended
 
     def soon(self, work: Callable[..., object], /, *args: Any) -> bool:
         work(*args)
@@ -72,3 +77,22 @@ def test_nothing_follows_a_frame_of_which_only_a_part_was_sent(
     assert 0 < received < 16 << 20
     assert far.recv(1) == b""
     assert link.reason == "it takes nothing"
+
+
+def test_who_receives_ends_with_the_loop_though_nobody_waits_for_an_answer(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for that only while somebody waited: a thread and its connection were left."""
+    loop = Inline()
+    link, connection = link_on(ends[0], loop)
+    received: list[str] = []
+
+    def receive() -> bytes:
+        assert not loop.ended
+        received.append("nothing")
+        loop.ended = len(received) == 2
+        raise BlockingIOError
+
+    monkeypatch.setattr(connection, "receive", receive)
+    link._receive(connection)
+    assert received == ["nothing"] * 2

@@ -224,6 +224,49 @@ async def test_what_there_is_not_and_what_is_over_says_so() -> None:
     await db.aclose()
 
 
+async def test_a_call_that_runs_when_its_client_is_closed_ends_and_nobody_connects() -> None:
+    """It went on over a new connection, which nobody closed."""
+    async with client(3) as (cluster, db, m):
+        told: list[str] = []
+
+        async def read() -> None:
+            with pytest.raises(ClosedError, match="is closed"):
+                await m.get(key_of(1))
+            told.append("closed")
+
+        cluster.members[1].faults.append("held")
+        links = db._session.links
+        async with tasks.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await until(lambda: cluster.held)
+            made = links._number
+            await db.aclose()
+        assert told == ["closed"]
+        assert links._number == made
+        assert all(link.reason is not None for link in links._all)
+
+
+async def test_a_commit_that_was_sent_when_its_client_is_closed_is_in_doubt() -> None:
+    """Its outcome was asked for over a new connection, which nobody closed."""
+    async with client(3) as (cluster, db, m):
+        doubts: list[bool] = []
+
+        async def work(tx: aio.Transaction) -> None:
+            await tx[m].set(key_of(1), 1)
+            with pytest.raises(CommitUnknownError, match=r"the store .* is closed"):
+                await tx.commit()
+            doubts.append(tx.in_doubt)
+
+        cluster.members[1].faults.append("held")
+        async with tasks.open_nursery() as nursery:
+            nursery.start_soon(db.run, work)
+            await until(lambda: cluster.held)
+            made = db._session.links._number
+            await db.aclose()
+        assert doubts == [True]
+        assert db._session.links._number == made
+
+
 async def test_a_clock_of_its_own_and_another_thread() -> None:
     with members(1, PARTITIONS) as cluster:
         async with connect_with(simulated(1, FaultyDisk()), cluster.url) as db:
