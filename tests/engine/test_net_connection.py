@@ -19,7 +19,7 @@ from tidelog.engine.net.connection import Connection
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.gathering import Gathering
 from tidelog.engine.net.kinds import BY_NAME
-from tidelog.engine.net.turns import RequestTurns
+from tidelog.engine.net.turns import TURN_S, RequestTurns
 from tidelog.engine.system.environment import Address
 
 
@@ -353,6 +353,28 @@ async def test_who_takes_no_answers_and_leaves_is_waited_for_by_nobody() -> None
     assert not connection.up
     assert isinstance(connection.reason, BrokenPipeError)
     assert "0 messages, 0 bytes" in repr(connection._outbox)
+
+
+async def test_between_requests_that_take_long_the_loop_goes_round(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """110,000 requests in one frame were carried out in one piece, and their member taken for
+    dead."""
+    wire, rounds, seen = Wire(), 0, list[int]()
+    connection = accepted(wire)
+
+    def arrived(messages: list[Message]) -> None:
+        mock_clock.jump(2 * TURN_S)
+        seen.extend([rounds] * len(messages))
+
+    wire.arrives(*map(request, range(20)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.live, arrived, lambda: None, lambda: 0)
+        while len(seen) < 20:
+            rounds += 1
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert all(seen.count(turn) <= 2 for turn in seen), "two, as the loop shuffles its tasks"
 
 
 async def test_an_error_in_sending_ends_the_connection_with_its_reason() -> None:
