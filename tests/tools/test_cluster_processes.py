@@ -876,6 +876,22 @@ def test_a_cluster_of_one_listens_on_a_socket_of_its_owner(tmp_path: Path) -> No
     assert process.returncode == 2
 
 
+def test_a_server_may_have_as_many_files_open_as_the_system_lets_it(tmp_path: Path) -> None:
+    """It had the limit of its shell, mostly 1,024: so many clients took all, its log's too."""
+    program = f'ulimit -Sn 200; exec "$@" {tmp_path / "store"} --solo --partitions 4'
+    command = ["bash", "-c", program, "bash", *SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening at")
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+        finally:
+            process.send_signal(signal.SIGTERM)
+    [line] = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    soft, hard = line.split()[3:5]
+    assert (soft, int(soft) > 200) == (hard, True)
+
+
 STUBBORN = """
 import sys, trio
 from tidelog.engine.node import server

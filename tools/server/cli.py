@@ -4,6 +4,7 @@ Invariants:
 
 - SIGTERM and Ctrl-C let the member end in order: it gives its leases back, answers what is under
   way, and takes a checkpoint; that ends with 0.  A second one ends the process at once.
+- A member may have as many files open as the system lets it: each client takes one.
 - Nothing is written but lines to stdout and stderr, and what the store itself writes.
 
 Left out: what a member does (``engine.node``), and several of them at once (``tools.cluster``).
@@ -30,6 +31,7 @@ from ...engine.agreement.identity import member_id
 from ...engine.system.environment import Address, address_text
 from ...engine.system.interpreter import prepare_interpreter
 from ...engine.system.layout import MANIFEST_NAME
+from ...engine.system.open_files import raise_open_files
 from ...engine.system.production import production
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import RefusedError
@@ -370,6 +372,7 @@ def _run(
     failed: BaseException | None = None
     try:
         prepare_interpreter()
+        raise_open_files()
         trio.run(serve)
     except BaseExceptionGroup as group:
         failed = _told(group, "path with --socket" if solo else "address with --listen")
