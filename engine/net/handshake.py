@@ -82,7 +82,7 @@ class Refusal:
 
     code: str
     """One of ``cluster``, ``history``, ``version``, ``gone``, ``copy``, ``boot``, ``number``,
-    ``member``, ``role``."""
+    ``member``, ``role``, ``full``."""
     reason: str
 
     def message(self) -> Message:

@@ -12,6 +12,8 @@ Invariants:
   send again what still matters.
 - Strangers, connections before the end of their handshake, are limited in number, bytes and time.
   If there are too many the oldest goes, and the log gets one line per period.
+- Clients are limited in number, so that whatever they do open files are left for the log, the data
+  and other members.  One too many is refused.
 
 Left out: encryption (a ``Network`` may have streams that encrypt), and who is a peer: ``meet`` is
 told.
@@ -40,6 +42,16 @@ HANDSHAKE_S_MAX = 5.0
 """Seconds in which who connects, or is connected to, has to say who it is."""
 STRANGERS_MAX = 128
 """Connections at a time that have not shaken hands."""
+CLIENTS_MAX = 4096
+"""Clients that are connected at a time, if the system lets the process have as many files open."""
+CLIENTS_MIN = 16
+"""Clients that may be, however few files that leaves."""
+FILES_KEPT = 64
+"""Open files that are left for the log, the data, and all else that a member opens."""
+FILES_PER_PEER = 4
+"""Connections to and from one other member."""
+TOOLS = 16
+"""Tools that may be when there are as many clients as may be: new members ask so, for instance."""
 PAUSE_S, PAUSE_S_MAX = 0.05, 1.0
 """Seconds before the next attempt to connect: after the first failure, and after many."""
 FRESH_S = 0.1
@@ -134,6 +146,8 @@ class Transport:
         self._ways: dict[bytes, _Way] = {}
         self._accepted: dict[tuple[bytes, Channel], Connection] = {}
         self._strangers: dict[trio.CancelScope, None] = {}
+        self._clients: set[Stream] = set()
+        """Connections of clients and tools, from their welcome on."""
         self._complaints = Complaints()
         self._number = 0
         self._nursery: trio.Nursery
@@ -314,13 +328,14 @@ class Transport:
             elif connection:
                 await self._live(connection, lambda some: self._events.arrived(connection, some))
         finally:
+            self._clients.discard(stream)
             stream.close()
 
     async def _shaken(self, stream: Stream) -> Connection | None:
         """Shake hands with who connected; None if that did not come about."""
         with trio.move_on_after(HANDSHAKE_S_MAX) as scope:
             self._strangers[scope] = None
-            if len(self._strangers) > STRANGERS_MAX:
+            if len(self._strangers) > self._strangers_max():
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 oldest.cancel()
@@ -329,13 +344,17 @@ class Transport:
                 other = await hear(stream, decoder)
                 if isinstance(other, Introduction):
                     mine = self._introduction("member", other.channel, other.number)
-                    refusal = judge_caller(mine, other, links=self._links, standing=self._standing)
+                    refusal = judge_caller(
+                        mine, other, links=self._links, standing=self._standing
+                    ) or self._full(other.role)
                     if refusal:
                         self._complain(
                             "refusal", f"refused {address_text(stream.peer)}: {refusal.reason}"
                         )
                         await say(stream, refusal)
                         return None
+                    if other.role != "member":
+                        self._clients.add(stream)
                     await self._welcome(stream, mine, other)
                     return self._connection(stream, decoder, mine, other, outgoing=False)
             except (OSError, FrameError) as error:
@@ -349,6 +368,23 @@ class Transport:
                 "silent", f"{address_text(stream.peer)} connected and did not say who it is"
             )
         return None
+
+    def _strangers_max(self) -> int:
+        return min(STRANGERS_MAX, self._environment.open_files_max() // 8)
+
+    def _full(self, role: Role) -> Refusal | None:
+        """Return why no more clients may be, or tools; None if another one may, or is a member."""
+        files = self._environment.open_files_max() - self._strangers_max() - TOOLS
+        files -= FILES_KEPT + FILES_PER_PEER * len(self._ways)
+        most = min(max(files, CLIENTS_MIN), CLIENTS_MAX)
+        if role == "member" or len(self._clients) < most + (TOOLS if role == "tool" else 0):
+            return None
+        more = ", or let its process have more open files (`ulimit -n`)"
+        return Refusal(
+            "full",
+            f"this member has {len(self._clients):,} clients, and takes no more: end some that "
+            f"are idle{more * (most < CLIENTS_MAX)}",
+        )
 
     async def _welcome(self, stream: Stream, mine: Introduction, other: Introduction) -> None:
         if other.role != "member":

@@ -281,6 +281,14 @@ REST_S = 0.0001
 """Seconds of a rest: enough for who waits for the interpreter to wake up and take it."""
 
 
+MANY_FILES = 1 << 20
+
+
+def many_files() -> int:
+    """Return more than anybody opens: only a real system has a limit."""
+    return MANY_FILES
+
+
 def not_reached(_point: str) -> None:
     """Do nothing: only a simulation wants to know what was reached."""
 
@@ -314,6 +322,8 @@ class Environment:
     reached: Callable[[str], None] = not_reached
     """Tell that a named point of the program was reached, where a simulation may let it end."""
     pid: Callable[[], int] = os.getpid
+    open_files_max: Callable[[], int] = many_files
+    """How many files this process may have open."""
     limits: Limits = LIMITS
     """How much the engine does at a time."""
     finalizes: bool = False

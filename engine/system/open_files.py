@@ -11,14 +11,13 @@ from __future__ import annotations
 import resource
 from contextlib import suppress
 
-MANY_FILES = 1 << 20
-"""More than anybody here opens."""
+from .environment import many_files
 
 
 def open_files_max() -> int:
     """Return how many files this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MANY_FILES if soft == resource.RLIM_INFINITY else soft
+    return many_files() if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_open_files() -> None:

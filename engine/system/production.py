@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .disk import RealDisk
 from .environment import Address, Environment, Listener, Stream
+from .open_files import open_files_max
 from .thread_task import ThreadTask
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def production() -> Environment:
         wait=time.sleep,
         run=trio_side.run,
         network=trio_side,
+        open_files_max=open_files_max,
         finalizes=True,
     )
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ PATIENCE_S = 30.0
 GROWTH_KIB_MAX = 40_000
 """What the memory of a member may grow by, whatever its peers do."""
 FILES_MORE_MAX = 8
+SEGMENT_MIB = 64
 
 
 @dataclass
@@ -71,7 +72,13 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("member")
+    with running(tmp_path_factory.mktemp("member")) as server:
+        yield server
+
+
+@contextmanager
+def running(folder: Path, limit: str = "") -> Iterator[Server]:
+    """A member whose shell sets a limit before."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     tool = [sys.executable, "-m", "tidelog", "server"]
@@ -83,8 +90,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     )  # fmt: skip
     with log.open("w") as err:
         process = subprocess.Popen(
-            [*tool, "run", where], stdout=subprocess.PIPE, stderr=err, text=True
-        )
+            ["bash", "-c", f'{limit} exec "$@"', "bash", *tool, "run", where],
+            stdout=subprocess.PIPE, stderr=err, text=True,
+        )  # fmt: skip
     with process:
         assert process.stdout is not None
         try:
@@ -96,9 +104,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             process.kill()
 
 
-def introduction(role: str = "client") -> bytes:
+def introduction(role: str = "client", line: int = 0) -> bytes:
     mine = Introduction(
-        role="client", channel="client", member=b"a line of a test", number=1
+        role="client", channel="client", member=b"a test line %04d" % line, number=1
     ).message()
     mine[mine.index("client")] = role
     return frame([pack_message(mine)])
@@ -183,3 +191,23 @@ def test_half_a_request_and_no_more_is_forgotten(server: Server) -> None:
         for _ in range(50):
             with server.connected() as peer:
                 peer.sendall(introduction() + request[: len(request) // 2])
+
+
+def test_clients_that_idle_do_not_keep_a_member_from_writing(tmp_path: Path) -> None:
+    """They took all descriptors: the next segment of the log could not be made, nor written to."""
+    with running(tmp_path, "ulimit -n 160;") as server, ExitStack() as idlers:
+        url = f"tidelog://127.0.0.1:{server.port}"
+        with tidelog.connect(url) as db:
+            mapping = db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.Bytes)
+            mapping["before"] = b"1"
+            for number in range(200):
+                idler = idlers.enter_context(server.connected())
+                idler.sendall(introduction(line=number))
+                assert idler.recv(1), "it answers"
+            for number in range(SEGMENT_MIB + 1):
+                mapping[f"key-{number % 8}"] = bytes(1 << 20)
+            with (
+                pytest.raises(tidelog.errors.ClusterError, match="end some that are idle"),
+                tidelog.connect(url, timeout=1.0) as late,
+            ):
+                late.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.Bytes)

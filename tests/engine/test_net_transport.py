@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
 import pytest
 import trio
@@ -32,9 +33,14 @@ from tidelog.engine.net.handshake import Introduction, Refusal
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.net.links import Links
 from tidelog.engine.net.transport import (
+    CLIENTS_MAX,
+    CLIENTS_MIN,
+    FILES_KEPT,
+    FILES_PER_PEER,
     PAUSE_S,
     PAUSE_S_MAX,
     STRANGERS_MAX,
+    TOOLS,
     Transport,
     UnwelcomeError,
 )
@@ -600,6 +606,66 @@ def test_what_is_said_while_messages_are_taken_is_one_frame(
     world.run(scenario)
     assert a.numbers("<b", "data") == [0, 1, 2]
     assert sizes == [3, 3]
+
+
+def test_clients_that_idle_leave_open_files_for_the_log_and_for_other_members() -> None:
+    """They took all: the log had none for its next segment, and no member could connect."""
+    world = World(1)
+    a, b = Member(world, "a", ["b"]), Member(world, "b", ["a"], files=160)
+    node = world.add("x", idle)
+    least = 160 - 160 // 8 - TOOLS - FILES_KEPT - FILES_PER_PEER
+
+    async def asks(role: str, number: int) -> tuple[Stream, object]:
+        said = introduction(f"x{number}", role=role, channel="client")
+        return await call(node.environment.network, ("b", PORT), said)
+
+    async def scenario() -> None:
+        node.start()
+        await started(b)
+        idlers = []
+        for number in range(least):
+            stream, answer = await asks("client", number)
+            assert isinstance(answer, Introduction)
+            idlers.append(stream)
+        _, refused = await asks("client", 500)
+        assert refused == Refusal(
+            "full",
+            f"this member has {least} clients, and takes no more: end some that are idle, or let "
+            "its process have more open files (`ulimit -n`)",
+        )
+        for number in range(TOOLS):
+            _, answer = await asks("tool", 600 + number)
+            assert isinstance(answer, Introduction), "new members ask so"
+        assert isinstance((await asks("tool", 700))[1], Refusal)
+        await started(a)
+        assert a.send("b", "data", stored(1)) == "queued"
+        for stream in idlers[: TOOLS + 1]:
+            stream.close()
+        await trio.sleep(1)
+        assert isinstance((await asks("client", 501))[1], Introduction)
+        assert isinstance((await asks("client", 502))[1], Refusal)
+
+    world.run(scenario)
+    assert b.numbers("<a", "data") == [1]
+
+
+@pytest.mark.parametrize(("files", "most"), [(40, CLIENTS_MIN), (1 << 20, CLIENTS_MAX)])
+def test_a_member_takes_some_clients_with_few_open_files_and_not_all_with_many(
+    files: int, most: int
+) -> None:
+    world = World(1)
+    [b] = members(world, "b", files=files)
+
+    async def scenario() -> None:
+        await started(b)
+        b.transport._clients.update(cast("list[Stream]", range(most - 1)))
+        assert b.transport._full("client") is None
+        b.transport._clients.update(cast("list[Stream]", range(most)))
+        refusal = b.transport._full("client")
+        assert refusal is not None
+        assert ("ulimit" in refusal.reason) == (most == CLIENTS_MIN)
+
+    world.run(scenario)
 
 
 # ---------------------------------------------------------------- bad peers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import trio
@@ -12,7 +13,7 @@ from tidelog.engine.net.frames import FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.net.kinds import BY_NAME, Channel
 from tidelog.engine.net.transport import OUTBOX_BYTES, Transport
-from tidelog.engine.system.environment import Address, Network, Stream
+from tidelog.engine.system.environment import MANY_FILES, Address, Network, Stream
 from tidelog.testing import World
 from tidelog.testing.node import Node
 
@@ -114,6 +115,7 @@ class Member(Owner):
         *,
         cluster: bytes = CLUSTER,
         outbox_bytes: int = OUTBOX_BYTES,
+        files: int = MANY_FILES,
     ) -> None:
         super().__init__()
         self.name = name
@@ -122,10 +124,11 @@ class Member(Owner):
         self.node = world.add(name, self._run)
         self._cluster = cluster
         self._outbox_bytes = outbox_bytes
+        self._files = files
 
     async def _run(self, node: Node) -> None:
         self.transport = Transport(
-            node.environment,
+            replace(node.environment, open_files_max=lambda: self._files),
             self,
             member=id_of(self.name),
             boot=node.starts,
