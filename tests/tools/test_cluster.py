@@ -50,6 +50,7 @@ from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, pr
 from tidelog.tools.cluster.questions import PAGE, talking
 from tidelog.tools.cluster.running import (
     LOCK_NAME,
+    check_made,
     described,
     end_members,
     look,
@@ -266,6 +267,7 @@ def test_a_cluster_that_was_rescued_keeps_more_backups_than_it_has_other_members
 
 
 def test_who_came_later_is_not_made_with_those_who_begin(tmp_path: Path) -> None:
+    make_members(str(tmp_path), THREE, ["n1", "n2", "n3"])
     make_members(str(tmp_path), GROWN, ["n1", "n2", "n3", "n4", "v1"])
     assert sorted(os.listdir(tmp_path)) == ["n1", "n2", "n3"]
     told: list[str] = []
@@ -829,6 +831,76 @@ def test_a_disk_that_is_lost_is_not_made_anew(run: Callable[..., Any], tmp_path:
     manifest.write_bytes(b"damaged")
     assert run("cluster", "start", place, "n2").exit_code == 7
     assert sorted(os.listdir(place)) == sorted([CLUSTER_FILE_NAME, LOCK_NAME, "n1"])
+
+
+def removed(where: Path, cluster: LocalCluster, *started: str) -> Path:
+    """The directory of a cluster that has begun, of which only these directories are left."""
+    where.mkdir()
+    make_members(str(where), THREE, [])
+    for name in started:
+        shutil.copytree(where / "n1", where / f"{name}.new")
+        manifest = where / f"{name}.new" / MANIFEST_NAME
+        manifest.write_bytes(encode(replace(decode(manifest.read_bytes()), boot=1)))
+    for name in ("n1", "n2", "n3"):
+        shutil.rmtree(where / name)
+    for name in started:
+        (where / f"{name}.new").rename(where / name)
+    write_cluster(str(where), cluster)
+    return where
+
+
+@pytest.mark.parametrize(
+    ("cluster", "left"),
+    [
+        pytest.param(GROWN, ("n4",), id="a joined member has the data"),
+        pytest.param(GROWN, (), id="a member has joined"),
+        pytest.param(GROWN.without("n3"), ("n4",), id="a founder is lost"),
+        pytest.param(THREE.without("n3"), (), id="the file knows of one that is lost"),
+        pytest.param(THREE.with_out("n3", True), (), id="the file knows of one that has left"),
+    ],
+)
+def test_no_founder_is_made_anew_once_a_cluster_has_begun(
+    run: Callable[..., Any], tmp_path: Path, cluster: LocalCluster, left: tuple[str, ...]
+) -> None:
+    """Without directories of founders `up` made an empty second cluster beside joined members.
+
+    What that one acknowledged was gone later.
+    """
+    place = removed(tmp_path / "c", cluster, *left)
+    for command in (("up", "--dir", place), ("start", place, "n1")):
+        done = run("cluster", *command)
+        assert done.exit_code == 7, done.stderr
+        assert "the disk of n1 is gone" in done.stderr
+        for way in ("lose", "join", "rescue"):
+            assert f"tidelog cluster {way} {place}" in " ".join(done.stderr.split())
+    assert sorted(os.listdir(place)) == sorted([CLUSTER_FILE_NAME, LOCK_NAME, *left])
+
+
+def test_one_that_is_started_makes_nobody_else(run: Callable[..., Any], tmp_path: Path) -> None:
+    """`start` made all who begin; made one by one, the others would be refused later."""
+    place = tmp_path / "c"
+    place.mkdir()
+    write_cluster(str(place), THREE)
+    done = run("cluster", "start", place, "n1")
+    assert (done.exit_code, "n1, n2, n3: not made yet" in done.stderr) == (7, True)
+    assert f"`tidelog cluster up --dir {place}`" in done.stderr
+    assert sorted(os.listdir(place)) == sorted([CLUSTER_FILE_NAME, LOCK_NAME])
+
+
+def test_who_has_left_or_is_lost_does_not_keep_the_others_from_being_started(
+    tmp_path: Path,
+) -> None:
+    """`up` was refused for ever once the directory of a member that had left was removed."""
+    cluster = GROWN.without("n2").with_out("n1", True).with_out("v1", True)
+    place = str(removed(tmp_path / "c", cluster, "n3", "n4"))
+    assert cluster_of_toml(toml_of(cluster)) == cluster
+    told: list[str] = []
+    names = made_members(place, cluster, told.append)
+    assert names == ["n3", "n4"]
+    assert [line.split(",")[0] for line in told] == ["n1 has left", "v1 has left"]
+    make_members(place, cluster, names)
+    with pytest.raises(RefusedError, match="the disk of n1 is gone"):
+        check_made(place, cluster, "n1")
 
 
 def test_a_directory_of_one_member_is_not_that_of_a_cluster(
@@ -1463,7 +1535,7 @@ def test_who_interrupts_is_told_what_goes_on(
     def interrupted(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
-    for name in ("make_members", "want", "wait_for_copies"):
+    for name in ("make_members", "check_made", "want", "wait_for_copies"):
         monkeypatch.setattr(commands, name, lambda *_arguments: None)
     monkeypatch.setattr(commands, "start_members", lambda *_arguments: True)
     for module in (commands, growing):

@@ -255,6 +255,14 @@ def test_members_join_one_leaves_and_all_of_them_come_back(run: Run, place: Path
     with tidelog.connect(place) as db:
         assert db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] == 7
 
+    assert run("cluster", "down", place).exit_code == 0
+    shutil.rmtree(place / "n1")
+    without = run("cluster", "up", "--dir", place)
+    assert (without.exit_code, "n1 has left, and its" in without.stderr) == (0, True), without
+    assert not (place / "n1").exists()
+    with tidelog.connect(place) as db:
+        assert db.map("m", key=tidelog.codecs.Str, value=tidelog.codecs.I64)["here"] == 7
+
 
 def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes_on(
     run: Run, place: Path

@@ -34,7 +34,7 @@ from .baseline import (
 from .blocks import blocks_about
 from .cluster_file import check_is_here, read_cluster, start_text
 from .elsewhere import found_cluster
-from .growing import check_may_come, newcomer_of, wait_until, want
+from .growing import check_may_come, newcomer_of, note_out, wait_until, want
 from .losing import (
     best_copy,
     check_nobody_is_away,
@@ -49,6 +49,7 @@ from .rescuing import members_left, rescue_cluster
 from .running import (
     changing,
     check_copies,
+    check_made,
     check_ports,
     described,
     end_members,
@@ -231,7 +232,7 @@ def start(ctx: click.Context, directory: str, node: str) -> None:
     with changing(directory):
         check_may_come(directory, look(directory, found), found.member(node))
         with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
-            make_members(directory, found, [node])
+            check_made(directory, found, node)
             served = start_members(directory, [node], tell)
     if served:
         with telling_if_interrupted(lambda: [_CATCHES_UP]):
@@ -319,7 +320,11 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
     with changing(directory):
         declare_lost(directory, found_cluster(directory), node)
     lost = told_losses(directory, found)["lost"]
-    note(settings_of(ctx), f"{node} is lost")
+    note(
+        settings_of(ctx),
+        f"{node} is lost: its directory is not used any more, and may be removed unless what it "
+        "has may be read one day",
+    )
     if lost:
         note(
             settings_of(ctx),
@@ -470,7 +475,12 @@ def add(ctx: click.Context, directory: str, node: str) -> None:
 def remove(ctx: click.Context, directory: str, node: str) -> None:
     """Let others hold what NODE holds, and then let it vote no more; return when that is so."""
     _change(ctx, directory, node, wanted=False)
+    note_out(directory, node, True)
     note(settings_of(ctx), f"{node} has left: it holds nothing, votes no more, and may be ended")
+    note(
+        settings_of(ctx),
+        "once it has ended its directory may be removed; with it, it may enter again",
+    )
 
 
 def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> Seat:
@@ -497,6 +507,8 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
             f"{node} does not run, and who is not there does not enter",
             hint=f"Start it: {start_text(directory, node)}.",
         )
+    if wanted:
+        note_out(directory, node, False)
     want(directory, found, node, wanted)
     stage = "in" if wanted else "out"
     tell = partial(note, settings_of(ctx))

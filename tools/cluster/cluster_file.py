@@ -12,7 +12,7 @@
 
 A member that came later, by `tidelog cluster join`, has ``joined = true``, and ``voter = true`` if
 it holds no data.  Those without began the cluster together.  One that was declared lost has
-``lost = true``.  A cluster whose members enter only
+``lost = true``, one that has left the baseline ``out = true``.  A cluster whose members enter only
 when they are asked to has ``auto_join = false``.
 
 A directory is that of a member, within that of the file.  ``pid`` is 0 unless the member was
@@ -64,6 +64,8 @@ class LocalMember:
     """Whether it came to vote, without data."""
     lost: bool = False
     """Whether its disk was declared lost: it never runs again."""
+    out: bool = False
+    """Whether it has left the baseline: it holds nothing, and the others do without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,11 @@ class LocalCluster:
         members = (replace(m, lost=True, pid=0) if m.name == name else m for m in self.members)
         return replace(self, members=tuple(members))
 
+    def with_out(self, name: str, out: bool) -> LocalCluster:
+        """Return the same with a member that has left, or that may enter again."""
+        members = (replace(m, out=out) if m.name == name else m for m in self.members)
+        return replace(self, members=tuple(members))
+
     def with_pid(self, name: str, pid: int) -> LocalCluster:
         """Return the same with another process of a member."""
         members = (replace(m, pid=pid) if m.name == name else m for m in self.members)
@@ -133,7 +140,8 @@ def toml_of(cluster: LocalCluster) -> str:
             f'directory = "{member.directory}"',
             f"pid = {member.pid}",
         ]
-        lines += [f"{name} = true" for name in ("joined", "voter", "lost") if getattr(member, name)]
+        told = ("joined", "voter", "lost", "out")
+        lines += [f"{name} = true" for name in told if getattr(member, name)]
     return "\n".join([*lines, ""])
 
 
@@ -184,6 +192,7 @@ def _member_of(row: dict[str, Any]) -> LocalMember:
         joined=_typed(bool, {"joined": False, **row}, "joined"),
         voter=_typed(bool, {"voter": False, **row}, "voter"),
         lost=_typed(bool, {"lost": False, **row}, "lost"),
+        out=_typed(bool, {"out": False, **row}, "out"),
     )
 
 

@@ -30,7 +30,16 @@ from ..shell.exits import NotServedError, RefusedError
 from .baseline import Seat, changes_text, is_settled, seats_of
 from .cluster_file import ELSEWHERE, LocalCluster, LocalMember, start_text, write_cluster
 from .elsewhere import found_cluster
-from .running import HOST, TellUser, ask_somebody, check_ended, free_ports, look, show_logs
+from .running import (
+    HOST,
+    TellUser,
+    ask_somebody,
+    changing,
+    check_ended,
+    free_ports,
+    look,
+    show_logs,
+)
 from .shares import Share, shares_of
 from .standing import Picture
 
@@ -149,6 +158,14 @@ def want(folder: str, cluster: LocalCluster, name: str, wanted: bool) -> None:
     """Ask for a member to be of the baseline, or not; ``ClusterError`` if that is refused."""
     said = f"{name} does not {'enter' if wanted else 'leave'}"
     ask_somebody(folder, cluster, said, "want", cluster.member(name).id.bytes, wanted)
+
+
+def note_out(folder: str, name: str, out: bool) -> None:
+    """Write down whether a member has left, if it is of the file of a directory."""
+    cluster = found_cluster(folder)
+    if cluster.member(name).directory and cluster.member(name).out != out:
+        with changing(folder):
+            write_cluster(folder, found_cluster(folder).with_out(name, out))
 
 
 def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:

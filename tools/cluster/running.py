@@ -207,22 +207,22 @@ def _can_listen(port: int) -> bool:
 
 
 def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> None:
-    """Make the stores of all who begin, of which some are to be started, unless one was started.
+    """Make the stores of all who begin, or see that those are there who are to be started.
 
-    ``RefusedError`` if the directory of one that is to be started was removed since: the others
-    refuse a new disk of it, and a majority of new disks would be an empty cluster of the same id,
-    beside what is left of this one.  Also if one runs whose directory was removed: it would be
-    found as the process of the new one.
+    Once the cluster has begun none is made: the others refuse a new disk, and a majority of new
+    disks would be an empty cluster of the same id, beside what is left of this one.  So
+    ``RefusedError`` if one was removed since.  Also if one runs whose directory was removed: it
+    would be found as the process of the new one.
     """
     from ...engine.node.member_files import init_member
 
-    addresses = {member.name: member.address for member in cluster.founders}
-    if any(_was_started(os.path.join(folder, member.directory)) for member in cluster.founders):
-        _check_there(folder, cluster, [name for name in names if name in addresses])
+    if _has_begun(folder, cluster):
+        _check_there(folder, cluster, names)
         return
+    addresses = {member.name: member.address for member in cluster.founders}
     for member in cluster.founders:
         directory = os.path.join(folder, member.directory)
-        if not os.path.exists(os.path.join(directory, MANIFEST_NAME)):
+        if not _is_made(folder, member):
             check_ended(member.name, directory)
             init_member(
                 production(),
@@ -237,12 +237,31 @@ def make_members(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
             )
 
 
+def check_made(folder: str, cluster: LocalCluster, name: str) -> None:
+    """Raise ``RefusedError`` unless the store of a member is there, and all that begin are made.
+
+    Once one is started none is made any more, so who begin are made together.
+    """
+    if _has_begun(folder, cluster):
+        _check_there(folder, cluster, [name])
+    elif missing := [one.name for one in cluster.founders if not _is_made(folder, one)]:
+        raise RefusedError(
+            f"{', '.join(missing)}: not made yet, and all who begin a cluster are made together",
+            hint=f"Go on with `tidelog cluster up --dir {shlex.quote(folder)}`.",
+        )
+
+
 def made_members(folder: str, cluster: LocalCluster, tell: TellUser) -> list[str]:
-    """Return the names of all members but those whose joining was interrupted before it began."""
+    """Return the names of all members but those without a store that others do without.
+
+    Those are who has left, and whose joining was interrupted before it began.
+    """
     names = []
     for member in cluster.left:
-        manifest = os.path.join(folder, member.directory, MANIFEST_NAME)
-        if member.joined and not os.path.exists(manifest):
+        if member.out and not _is_made(folder, member):
+            check_ended(member.name, os.path.join(folder, member.directory))
+            tell(f"{member.name} has left, and its directory is gone: the others are started")
+        elif member.joined and not _is_made(folder, member):
             place = shlex.quote(folder)
             tell(
                 f"{member.name} has no store: `tidelog cluster join {place} {member.name}`; if it "
@@ -251,6 +270,21 @@ def made_members(folder: str, cluster: LocalCluster, tell: TellUser) -> list[str
         else:
             names.append(member.name)
     return names
+
+
+def _is_made(folder: str, member: LocalMember) -> bool:
+    return os.path.exists(os.path.join(folder, member.directory, MANIFEST_NAME))
+
+
+def _has_begun(folder: str, cluster: LocalCluster) -> bool:
+    """Tell whether a member has run ever, by its store or by what the file knows."""
+    return any(
+        member.joined
+        or member.lost
+        or member.out
+        or _was_started(os.path.join(folder, member.directory))
+        for member in cluster.members
+    )
 
 
 def _was_started(directory: str) -> bool:
@@ -265,9 +299,10 @@ def _was_started(directory: str) -> bool:
 
 def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> None:
     for name in names:
-        directory = os.path.join(folder, cluster.member(name).directory)
-        if os.path.exists(os.path.join(directory, MANIFEST_NAME)):
-            continue
+        member = cluster.member(name)
+        if member.joined or _is_made(folder, member):
+            continue  # who joins makes its own
+        directory = os.path.join(folder, member.directory)
         check_ended(name, directory)
         place = shlex.quote(folder)
         raise RefusedError(
