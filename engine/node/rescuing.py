@@ -132,9 +132,15 @@ def _rescued(members: Mapping[UUID, _Left]) -> Topology:
         )
     newest = max(tops, key=lambda top: top.index)
     expected = {known.member for known in newest.members.values() if not known.lost}
-    if expected == members.keys() < newest.members.keys():
+    if expected == members.keys() and newest.history == _history_of(newest.cluster):
         return newest  # all of it was done
     return _among(_with_accepted(newest, members), members, new, newest.baseline)
+
+
+def _history_of(cluster: UUID | None) -> UUID:
+    """Return the history with which a cluster begins that was rescued; no other one has it."""
+    assert cluster is not None
+    return uuid5(cluster, "history")
 
 
 def _with_accepted(newest: Topology, members: Mapping[UUID, _Left]) -> Topology:
@@ -188,7 +194,7 @@ def _among(
     return replace(
         old,
         cluster=cluster,
-        history=uuid5(cluster, "history"),
+        history=_history_of(cluster),
         index=old.index + 1,
         baseline=tuple(sorted(voting or members)),
         members={

@@ -152,6 +152,18 @@ def test_who_was_declared_lost_is_rescued_no_more(tmp_path: Path) -> None:
     assert topology.members[lost].lost
 
 
+def test_all_but_one_that_was_declared_lost_are_a_majority(tmp_path: Path) -> None:
+    """A whole cluster without a lost member was taken for one that was rescued already."""
+    paths = directories(tmp_path)
+    lost = UUID(manifests.read(RealDirectory(paths[2])).member or "")
+    for path in paths[:2]:
+        note(path, Decision(2, (MemberLost(member=lost),)))
+    with pytest.raises(UsageError, match="2 of the 3 members that vote are left, which is a maj"):
+        rescue_members(production(), paths[:2])
+    rescued = rescue_members(production(), paths[:1])
+    assert rescue_members(production(), paths[:1]) == rescued, "all of it was done"
+
+
 def test_a_change_of_the_baseline_that_was_accepted_takes_both_majorities(tmp_path: Path) -> None:
     """Two of three are a majority behind it, but it cannot be decided without three of four."""
     paths, voter = directories(tmp_path), Incarnation(UUID(int=1), 1)

@@ -48,6 +48,7 @@ from tidelog.tools.cluster.cluster_file import (
 from tidelog.tools.cluster.growing import newcomer_of
 from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
 from tidelog.tools.cluster.questions import PAGE, talking
+from tidelog.tools.cluster.rescuing import rescue_cluster
 from tidelog.tools.cluster.running import (
     LOCK_NAME,
     check_made,
@@ -901,6 +902,30 @@ def test_who_has_left_or_is_lost_does_not_keep_the_others_from_being_started(
     make_members(place, cluster, names)
     with pytest.raises(RefusedError, match="the disk of n1 is gone"):
         check_made(place, cluster, "n1")
+
+
+def test_members_that_need_no_rescue_are_told_so_and_the_file_stays(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The file forgot who was lost and who had joined, and nothing else was rescued."""
+    place = removed(tmp_path / "c", THREE.without("n3"), "n1", "n2")
+    done = run("cluster", "rescue", place, "--yes")
+    assert (done.exit_code, "the directories of all members" in done.stderr) == (2, True)
+    assert read_cluster(str(place)) == THREE.without("n3")
+    shutil.rmtree(place)
+
+    place.mkdir()
+    make_members(str(place), THREE, [])
+    rescue_cluster(str(place), THREE, ["n1"])  # and cut short before the file was written
+    write_cluster(str(place), THREE)
+    assert run("cluster", "rescue", place, "--lost", "n2", "--lost", "n3", "--yes").exit_code == 0
+    rescued = read_cluster(str(place))
+    assert [member.name for member in rescued.members] == ["n1"]
+    grown = replace(rescued, members=(*rescued.members, joined("n4", 4)))
+    write_cluster(str(place), grown)
+    done = run("cluster", "rescue", place, "--yes")
+    assert (done.exit_code, "they need no rescue" in done.stderr) == (2, True)
+    assert read_cluster(str(place)) == grown
 
 
 def test_a_directory_of_one_member_is_not_that_of_a_cluster(

@@ -411,7 +411,7 @@ def rescue(ctx: click.Context, directory: str, lost: tuple[str, ...], yes: bool)
                 "no member is left", hint="Name fewer of them with --lost, or bring a disk back."
             )
         if not yes:
-            others = ", ".join(one.name for one in found.members if one.name not in left)
+            others = ", ".join(one.name for one in found.left if one.name not in left)
             raise RefusedError(
                 f"{others} could never come back, and what only they have would be lost",
                 hint="If a majority of the members can be started again, start them. If not, give "

@@ -34,7 +34,7 @@ def members_left(folder: str, cluster: LocalCluster, lost: Collection[str]) -> l
         there = os.path.exists(os.path.join(directory, MANIFEST_NAME))
         if there and member.name not in lost:
             left.append(member.name)
-    if len(left) == len(cluster.members):
+    if len(left) == len(cluster.left):
         raise UsageError(
             "the directories of all members are there",
             hint="Start them; or name those whose disks are gone: --lost NODE.",
@@ -43,7 +43,10 @@ def members_left(folder: str, cluster: LocalCluster, lost: Collection[str]) -> l
 
 
 def rescue_cluster(folder: str, cluster: LocalCluster, left: Collection[str]) -> Topology:
-    """Let the cluster be that of the members that are left, in its file, too."""
+    """Let the cluster be that of the members that are left, in its file, too.
+
+    ``UsageError`` if it is that already: what was rescued has another id.
+    """
     from ...engine.node.rescuing import rescue_members
 
     members = [member for member in cluster.members if member.name in left]
@@ -59,6 +62,11 @@ def rescue_cluster(folder: str, cluster: LocalCluster, left: Collection[str]) ->
                 ) from None
         raise
     assert topology.cluster is not None
+    if topology.cluster == cluster.cluster:
+        raise UsageError(
+            "all members that were not declared lost are left: they need no rescue",
+            hint=f"Start them: `tidelog cluster up --dir {shlex.quote(folder)}`.",
+        )
     write_cluster(
         folder,
         replace(
