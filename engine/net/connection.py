@@ -8,6 +8,8 @@ Invariants:
   as one frame.
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
+- A frame that a client has begun goes on within ``RECEIVE_S_MAX``, or the connection ends; a long
+  one is received once there is room for it.
 - A client is never told ``full``: while it takes no answers none of its requests is taken.
 - Its requests are handed on in turns, however many have arrived.
 
@@ -26,6 +28,7 @@ from ..system.environment import Stream
 from .frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from .gathering import Gathering
 from .handshake import Introduction, Refusal, heard
+from .intake import Intake
 from .kinds import BY_NAME, CLIENT, DATA, checked_message
 from .outbox import Outbox
 from .turns import RequestTurns
@@ -34,6 +37,8 @@ RECEIVE_BYTES, LARGE_BYTES = 64 << 10, 512 << 10
 """Bytes that are received at once: mostly, and of a frame that is longer."""
 SEND_S_MAX = 30.0
 """Seconds in which a peer has to take one frame."""
+RECEIVE_S_MAX = 30.0
+"""Seconds in which a client has to bring more of a frame that it has begun."""
 
 Sent = Literal["queued", "full", "down"]
 """What became of a message: on its way, refused until there is room, or dropped."""
@@ -57,6 +62,7 @@ class Connection:
         outbox_bytes: int,
         gathering: Gathering,
         turns: RequestTurns,
+        intake: Intake,
     ) -> None:
         self.other = other
         """Who the other end is, as it said."""
@@ -76,6 +82,7 @@ class Connection:
         self._outbox = Outbox(outbox_bytes)
         self._gathering = gathering
         self._turns = turns
+        self._intake = intake
         self._is_gathered = False
         """Whether what waits is about to be written."""
         self._writes = False
@@ -156,7 +163,10 @@ class Connection:
         self._decided = decided
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._guarded, lambda: self._write(room))
-            await self._guarded(lambda: self._read(arrived))
+            try:
+                await self._guarded(lambda: self._read(arrived))
+            finally:
+                self._intake.give_back(self)
             nursery.cancel_scope.cancel()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -196,13 +206,13 @@ class Connection:
         return data[self._stream.send_nowait(data) :]
 
     async def _read(self, arrived: Callable[[list[Message]], None]) -> None:
-        while data := await self._stream.receive(self._wanted_bytes()):
+        while data := await self._received():
             messages = [
                 message
                 for raw in self._decoder.feed(data)
                 if (message := checked_message(raw, self.channel)) and not self._noted(message)
             ]
-            if self.channel == CLIENT and not self.outgoing:
+            if self._is_of_client:
                 self._open += sum(message[0] == REQUEST for message in messages)
                 await self._hand_on(deque(messages), arrived)
                 if not self.up:
@@ -225,6 +235,23 @@ class Connection:
                         break
             if not self.up:
                 return
+
+    async def _received(self) -> bytes:
+        """Receive bytes; a frame that a client has begun takes room if it is long, and goes on."""
+        if not self._is_of_client:
+            return await self._stream.receive(self._wanted_bytes())
+        length = self._decoder.length
+        await self._intake.hold(self, length if length > RECEIVE_BYTES else 0)
+        if self._decoder.is_empty:
+            return await self._stream.receive(RECEIVE_BYTES)
+        with trio.move_on_after(RECEIVE_S_MAX):
+            return await self._stream.receive(self._wanted_bytes())
+        raise FrameError(f"nothing more of a frame has come for {RECEIVE_S_MAX:g} s")
+
+    @property
+    def _is_of_client(self) -> bool:
+        """Whether a client, or a tool, has made it."""
+        return self.channel == CLIENT and not self.outgoing
 
     def _wanted_bytes(self) -> int:
         """Return how much to receive at once: large frames take fewer turns of the loop."""
