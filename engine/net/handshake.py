@@ -40,6 +40,7 @@ code of a refusal; None if it does count."""
 _OUT = {
     "gone": "is out of the topology",
     "copy": "was another disk: this one is an old image, or a copy",
+    "lost": "was declared lost: others go on without what its disk has",
 }
 
 
@@ -81,8 +82,8 @@ class Refusal:
     """Why a connection may not be."""
 
     code: str
-    """One of ``cluster``, ``history``, ``version``, ``gone``, ``copy``, ``boot``, ``number``,
-    ``member``, ``role``, ``full``."""
+    """One of ``cluster``, ``history``, ``version``, ``gone``, ``copy``, ``lost``, ``boot``,
+    ``number``, ``member``, ``role``, ``full``."""
     reason: str
 
     def message(self) -> Message:

@@ -186,6 +186,11 @@ class Transport:
         way = self._ways[member] = _Way(address)
         self._nursery.start_soon(self._keep_both, member, way)
 
+    def part(self, member: bytes) -> None:
+        """Connect to a peer no more."""
+        if way := self._ways.pop(member, None):
+            way.scope.cancel()
+
     def reached(self) -> frozenset[bytes]:
         """Return the peers with which data goes both ways: a connection made, and one accepted."""
         made = {m: way.connections.get(DATA) for m, way in self._ways.items()}

@@ -347,11 +347,13 @@ class RunningMember:
     # -------------------------------------------------------------- what was decided
 
     def _standing(self, member: bytes, boot: int, nonce: bytes) -> str | None:
-        """Tell why an incarnation counts no more: it is gone, or another disk was that boot."""
+        """Tell why an incarnation counts no more: gone, lost, or another disk was that boot."""
         incarnation = Incarnation(UUID(bytes=member), boot)
         if self.agreement.has_refused(incarnation, nonce):
             return "copy"
         known = self.agreement.topology.members.get(incarnation.member)
+        if known is not None and known.lost:
+            return "lost"
         if known is None or boot > known.boot:
             return None
         if boot < known.boot or not known.present:
@@ -364,7 +366,9 @@ class RunningMember:
             self._end()
             return
         for member, known in topology.members.items():
-            if member != self.agreement.me.member:
+            if known.lost:
+                self.transport.part(member.bytes)
+            elif member != self.agreement.me.member:
                 self.transport.meet(member.bytes, address_of(known.address))
         records = self._maps_of(topology)
         self._unwritten = False
@@ -601,14 +605,15 @@ class RunningMember:
 
         If nothing listens there it is dead (C10).  If it says that this incarnation has gone, then
         nobody will tell it more (W1): it ends, and the member starts again under a new boot.  If
-        another disk was this boot, this one is an old image or a copy, and ends for good (C7).
+        another disk was this boot, this one is an old image or a copy, and ends for good (C7); so
+        does one that was declared lost.
         """
         if isinstance(error, ConnectionRefusedError):
             self.council.unreachable(UUID(bytes=member))
         elif isinstance(error, UnwelcomeError) and error.told:
             if error.refusal.code == "gone":
                 self._end()
-            elif error.refusal.code == "copy":
+            elif error.refusal.code in ("copy", "lost"):
                 self.council.refused(error.refusal.reason)
 
     def room(self, connection: Connection) -> None:

@@ -131,6 +131,22 @@ def test_whoever_was_lost_and_turns_up_is_a_stranger() -> None:
     live(scenario, nodes=5, timing=QUICK)
 
 
+def test_nobody_connects_to_who_was_lost() -> None:
+    """Their addresses were dialled for ever, also when others had them by then."""
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        left = await all_fall(group)
+        rescue(at, *left)
+        at.start(left)
+        await group.until(lambda: {*left} <= at.running().keys())
+        await at.settled(left)
+        for one, other in (left, left[::-1]):
+            assert [*at.member(one).transport._ways] == [at.member_id(other).bytes]
+
+    live(scenario, nodes=5, timing=QUICK)
+
+
 @pytest.mark.parametrize("outcome", ["kept", "lost", "torn"])
 def test_a_rescue_that_was_cut_short_anywhere_is_carried_on(outcome: str) -> None:
     async def scenario(group: Group) -> None:
