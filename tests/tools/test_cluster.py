@@ -789,6 +789,28 @@ def test_a_copy_whose_disk_is_gone_does_not_catch_up() -> None:
         assert second in n3
 
 
+@pytest.mark.parametrize("cluster", [THREE, THREE.without("n3")])
+def test_who_was_declared_lost_is_not_to_be_started(cluster: LocalCluster) -> None:
+    """`status` told to start it while its part was on its way to others, and that is refused."""
+    told = {"lost_members": [N3.bytes]}
+    pages = [copies([0, 0, 0, 0], [1] * 4) | {"rows": [[N1.bytes, N3.bytes]] * 4}]
+    n1 = up(said(N1, [0, 1, 2, 3], **told))
+    found = picture_of(cluster, {"n1": replace(n1, held=held_of(pages)), "n2": n1})
+    (lacking,) = blocks(found)
+    assert (lacking.kind, lacking.members) == ("copies", ("n3",))
+    assert lacking.text.endswith(": it was declared lost")
+    assert lacking.next.startswith("nothing: others get copies of what was there")
+
+    pages = [copies([1, 1, 1, 1], [1] * 4) | {"sets": [[N3.bytes, N2.bytes]] * 4}]
+    pages[0]["set_boots"] = [[1, 1]] * 4
+    alone = replace(up(said(N1, [], majority=False, **told)), held=held_of(pages))
+    found = picture_of(cluster, {"n1": alone, "n2": MemberAnswer(pid=0)})
+    majority, unavailable = blocks(found)
+    assert majority.next == "start 1 of them: `tidelog cluster start 'a place' n2`"
+    assert unavailable.next == "start n2: `tidelog cluster start 'a place' n2`"
+    assert unavailable.members == ("n2",)
+
+
 def test_members_without_a_store_are_told_apart_from_those_that_do_not_run(tmp_path: Path) -> None:
     for name in ("n1", "n2"):
         (tmp_path / name).mkdir()

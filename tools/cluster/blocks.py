@@ -135,15 +135,17 @@ def _too_few(picture: Picture, shares: Iterable[Share], folder: str) -> list[Blo
             )
         ]
     needed = {name for share in shares if share.state == "unavailable" for name in share.in_sync}
-    gone = picture.gone(away)
-    first = sorted(away, key=lambda name: (name in gone, name not in needed))
-    if members - len(gone) > members // 2:
+    may_come = picture.not_lost(away)
+    gone = picture.gone(may_come)
+    first = sorted(may_come, key=lambda name: (name in gone, name not in needed))
+    if len(may_come) - len(gone) >= missing:
         what_next = f"start {missing} of them: {_start(picture, first, folder)}"
         what_next += f"; {_lose(gone, folder)}" if gone else ""
     else:
         place = shlex.quote(folder)
-        what_next = (
-            f"{_bring_back(gone)}; if most disks are gone for good, take all down, and make a "
+        what_next = f"{_bring_back(gone)}; " if gone else ""
+        what_next += (
+            "if most disks are gone for good, take all down, and make a "
             f"cluster of those that are left: `tidelog cluster rescue {place}`"
         )
     do_not = "does not answer" if len(away) == 1 else "do not answer"
@@ -192,7 +194,7 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
     closed = [share for share in shares if share.state == "unavailable"]
     found = _lost(picture, [share for share in closed if share.lost], folder)
     wanted = [share for share in closed if not share.lost]
-    for in_sync, partitions in _grouped(wanted, lambda share: tuple(sorted(share.in_sync))):
+    for in_sync, partitions in _grouped(wanted, lambda share: _wanted(picture, share)):
         left = [name for name in in_sync if name not in picture.gone(in_sync)]
         start = f"start {names_text(left, 'or')}: " if left else ""
         disks = " and on that of ".join(in_sync)
@@ -207,6 +209,11 @@ def _unavailable(picture: Picture, shares: Iterable[Share], folder: str) -> list
             )
         )
     return found
+
+
+def _wanted(picture: Picture, share: Share) -> tuple[str, ...]:
+    in_sync = sorted(share.in_sync)
+    return tuple(picture.not_lost(in_sync) or in_sync)
 
 
 def _lost(picture: Picture, shares: Sequence[Share], folder: str) -> list[Blocker]:
@@ -293,7 +300,8 @@ def _there(picture: Picture, share: Share) -> tuple[str, ...]:
 
 
 def _away(picture: Picture, share: Share) -> tuple[str, ...]:
-    return tuple(sorted(name for name in share.in_sync if picture.state_of(name) != "up"))
+    away = (name for name in share.in_sync if picture.state_of(name) != "up")
+    return tuple(picture.not_lost(sorted(away)))
 
 
 def _leases(picture: Picture, shares: Iterable[Share]) -> list[Blocker]:
@@ -372,7 +380,11 @@ def _copies(picture: Picture, shares: Iterable[Share], folder: str) -> list[Bloc
                 partitions=tuple(partitions),
                 members=(name,),
                 text=f"{name} has no copy that counts of {partitions_text(partitions)}: it was "
-                "away, or said nothing, while the others went on",
+                + (
+                    "away, or said nothing, while the others went on"
+                    if picture.not_lost([name])
+                    else "declared lost"
+                ),
                 next=_let_catch_up(picture, [name], folder),
             )
         )
@@ -405,6 +417,9 @@ def names_text(names: Sequence[str], word: str = "and") -> str:
 
 def _let_catch_up(picture: Picture, names: Sequence[str], folder: str) -> str:
     """Return what lets copies come back that are in no set."""
+    names = picture.not_lost(names)
+    if not names:
+        return "nothing: others get copies of what was there, as far as there are members"
     away = [name for name in names if picture.state_of(name) != "up"]
     gone = picture.gone(away)
     if away and len(gone) == len(away):

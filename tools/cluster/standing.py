@@ -347,6 +347,13 @@ class Picture:
         """Tell whether the disk of a member was declared lost, by the file or by who tells."""
         return member.lost or (self.newest is not None and member.id in self.newest.lost_members)
 
+    def not_lost(self, names: Iterable[str]) -> list[str]:
+        """Return those of some members that were not declared lost: who may come back."""
+        lost = {member.name for member in self.cluster.members if member.lost}
+        if self.newest is not None:
+            lost.update(self.names_of(self.newest.lost_members))
+        return [name for name in names if name not in lost]
+
     def stays(self, name: str) -> bool:
         """Tell whether a member runs, as far as it knows, and is not about to end.
 
