@@ -147,7 +147,8 @@ def salvage(path: str) -> Salvaged:
             raise UsageError(
                 f"{error}; its log has records that only copies write, and what became of those "
                 "only the other members know",
-                hint="Keep the directory, and let the other members run: they have copies of it.",
+                hint="Keep the directory, and let the other members run: they have copies of it. "
+                f"If it is the only one that is left, let it run: `tidelog server run {path}`.",
             ) from None
         text = f"{error}: what its other members serve was never here"
         lost.append(Lost(kind="member", text=text, harmless=True))

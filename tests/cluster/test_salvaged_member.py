@@ -56,3 +56,16 @@ def test_what_a_member_had_is_there_though_it_cannot_start(lost: str, tmp_path: 
         with tidelog.open(new) as db:
             found |= dict(db.map("cities", key=Str, value=I64).items())
     assert found == acknowledged
+
+
+def test_the_only_member_that_is_left_is_told_to_run(tmp_path: Path) -> None:
+    """It was told that other members have copies, also where a rescue had left none."""
+    with (
+        real_members(tmp_path, 2, 2, backups=1) as running,
+        tidelog.connect(url_of(running)) as db,
+    ):
+        db.map("cities", key=Str, value=I64)["a"] = 1
+    place = str(running[0].directory)
+    done = CliRunner().invoke(cli, ["db", "salvage", place, str(tmp_path / "new")])
+    assert done.exit_code == 2, done.output
+    assert f"let it run: `tidelog server run {place}`" in " ".join(done.output.split())

@@ -950,6 +950,35 @@ def test_members_that_need_no_rescue_are_told_so_and_the_file_stays(
     assert read_cluster(str(place)) == grown
 
 
+def test_what_up_is_told_of_ports_has_to_be_so(
+    run: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another base port was ignored, and addresses of lost members were told as ones to use."""
+    place = removed(tmp_path / "c", THREE.without("n2"), "n1", "n3")
+    monkeypatch.setattr(commands, "start_members", lambda *_arguments: False)
+    for base in (7401, 18_420, 6400):
+        done = run("cluster", "up", "--dir", place, "--base-port", base)
+        assert (done.exit_code, "has ports from 7400 on" in done.stderr) == (2, True), done.stderr
+    for base in ((), ("--base-port", 7400), ("--base-port", 7000)):
+        done = run("cluster", "up", "--dir", place, *base)
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout == "up: tidelog://127.0.0.1:7400,127.0.0.1:7402\n"
+
+
+def test_where_nobody_answers_nothing_is_known_of_partitions_or_the_policy(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    """`status` told that none is unavailable, and `policy` that nobody tells of losses."""
+    place = removed(tmp_path / "c", THREE, "n1", "n2", "n3")
+    done = run("cluster", "status", place)
+    assert done.exit_code == 6
+    for state in ("waiting", "taken over", "unavailable"):
+        assert re.search(rf"^partitions {state}: +-$", done.stdout, re.MULTILINE), done.stdout
+    done = run("cluster", "policy", place)
+    assert done.exit_code == 6
+    assert "nobody answers that tells which policy there is: no member runs" in done.stderr
+
+
 def test_a_directory_of_one_member_is_not_that_of_a_cluster(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ from .losing import (
 from .rescuing import members_left, rescue_cluster
 from .running import (
     changing,
+    check_base_port,
     check_copies,
     check_made,
     check_ports,
@@ -116,9 +117,7 @@ for _command in (
 @click.option(
     "--base-port",
     type=click.IntRange(1, 65_535),
-    default=BASE_PORT,
-    show_default=True,
-    help="The first port to try.",
+    help=f"The first port to try.  [default: {BASE_PORT}]",
 )
 @click.pass_context
 def up(
@@ -129,7 +128,7 @@ def up(
     backups: int | None,
     min_in_sync: int | None,
     no_auto_join: bool,
-    base_port: int,
+    base_port: int | None,
 ) -> None:
     """Make a cluster in a directory, or start again what is there; return when all is served.
 
@@ -139,14 +138,14 @@ def up(
     settings.where = folder
     check_is_here(folder)
     check_copies(folder, members or MEMBERS, backups or 0, min_in_sync or 1)
-    check_ports(folder, members or MEMBERS, base_port)
+    check_ports(folder, members or MEMBERS, base_port or BASE_PORT)
     prepare_folder(folder)
     with changing(folder):
         found = described(
             folder,
             members or MEMBERS,
             partitions or PARTITIONS,
-            base_port,
+            base_port or BASE_PORT,
             backups or 0,
             min_in_sync or 1,
             auto_join=not no_auto_join,
@@ -155,6 +154,7 @@ def up(
         _check_same("partitions", partitions, found.partitions)
         _check_same("backups", backups, found.backups)
         _check_same("copies that have to be there", min_in_sync, found.min_in_sync)
+        check_base_port(found, base_port)
         if no_auto_join and found.auto_join:
             raise UsageError(
                 "members enter the cluster that is there by themselves, and that stays so",
@@ -167,7 +167,7 @@ def up(
     if served:
         with telling_if_interrupted(lambda: [_CATCHES_UP]):
             wait_for_copies(folder, partial(note, settings))
-    addresses = ",".join(member.address for member in found.members)
+    addresses = ",".join(member.address for member in found.left)
     click.echo(f"up: tidelog://{addresses}")
     note(settings, f"connect to it with tidelog.connect({folder!r})")
 
@@ -444,7 +444,8 @@ def policy(ctx: click.Context, directory: str, chosen: LossPolicy | None) -> Non
     """
     found = found_cluster(directory)
     if chosen is None:
-        click.echo(told_losses(directory, found)["policy"])
+        said = "nobody answers that tells which policy there is"
+        click.echo(told_losses(directory, found, said=said)["policy"])
     else:
         choose_policy(directory, found, chosen)
         note(settings_of(ctx), f"the policy is {chosen}")

@@ -78,10 +78,12 @@ def reset_partition(
 
 
 def told_losses(
-    folder: str, cluster: LocalCluster, others: Sequence[LocalMember] | None = None
+    folder: str,
+    cluster: LocalCluster,
+    others: Sequence[LocalMember] | None = None,
+    said: str = "nobody tells of losses",
 ) -> Mapping[str, Any]:
     """Return what one of some members tells of losses, or of all; ``NotEnoughMembersError``."""
-    said = "nobody tells of losses"
     told: Mapping[str, Any] = ask_somebody(folder, cluster, said, "losses", others=others)
     return told
 

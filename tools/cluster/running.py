@@ -145,6 +145,17 @@ def check_ports(folder: str, count: int, base_port: int) -> None:
         free_ports(base_port, count)
 
 
+def check_base_port(cluster: LocalCluster, base_port: int | None) -> None:
+    """Raise ``UsageError`` if a cluster that is there cannot have begun with a base port."""
+    first = min(parsed_address(member.address)[1] for member in cluster.founders)
+    if base_port is not None and not base_port <= first < base_port + PORTS_TRIED:
+        raise UsageError(
+            f"the cluster that is there has ports from {first} on, and keeps them, not from "
+            f"{base_port} on",
+            hint="Leave the option out, or name another directory.",
+        )
+
+
 def described(
     folder: str,
     count: int,

@@ -57,9 +57,9 @@ def summary_of(
         "decided": newest.decided if newest else None,
         "partitions": picture.cluster.partitions,
         "partitions_served": picture.partitions_served,
-        "partitions_waiting": states["waiting"],
-        "partitions_taken_over": states["opening"] + states["due"],
-        "partitions_unavailable": states["unavailable"],
+        "partitions_waiting": states["waiting"] if shares else None,
+        "partitions_taken_over": states["opening"] + states["due"] if shares else None,
+        "partitions_unavailable": states["unavailable"] if shares else None,
         "backups": max((len(share.row) - 1 for share in shares), default=picture.cluster.backups),
         "sets_full": sum(not share.missing and share.partition not in lost for share in shares)
         if shares
