@@ -26,7 +26,7 @@ WAIT_S_MAX = 10.0
 """Seconds in which somebody has to complete a frame while another one waits."""
 
 
-class Holder(Protocol):
+class Receiving(Protocol):
     """A connection that receives long frames."""
 
     def end(self, reason: Exception | None = None) -> None:
@@ -38,7 +38,7 @@ class Intake:
 
     def __init__(self, size: int) -> None:
         self._free = size
-        self._held: dict[Holder, int] = {}
+        self._held: dict[Receiving, int] = {}
         self._turn = trio.Lock()
         """Held by who waits for room; those behind wait for it, in their order."""
         self._given_back = trio.Event()
@@ -46,7 +46,7 @@ class Intake:
     def __repr__(self) -> str:
         return f"<Intake of {len(self._held)} connections, {self._free:,} bytes free>"
 
-    async def hold(self, holder: Holder, size: int) -> None:
+    async def hold(self, holder: Receiving, size: int) -> None:
         """Hold so many bytes, in place of what was held before; waits until there is room."""
         if self._held.get(holder, 0) == size:
             return
@@ -59,13 +59,13 @@ class Intake:
                 await self._wait()
             self._take(holder, size)
 
-    def give_back(self, holder: Holder) -> None:
+    def give_back(self, holder: Receiving) -> None:
         """Hold nothing any more."""
         if size := self._held.pop(holder, 0):
             self._free += size
             self._given_back.set()
 
-    def _take(self, holder: Holder, size: int) -> None:
+    def _take(self, holder: Receiving, size: int) -> None:
         if size:
             self._held[holder] = size
             self._free -= size

@@ -664,6 +664,7 @@ def test_a_frame_that_a_client_has_begun_and_leaves_so_ends_its_connection(
     [b] = members(world, "b")
     node = world.add("x", idle)
     ended: dict[str, float] = {}
+    began = 0.0
 
     async def speak(name: str, pieces: Sequence[bytes]) -> None:
         said = introduction(name, role="client", channel="client")
@@ -689,7 +690,6 @@ def test_a_frame_that_a_client_has_begun_and_leaves_so_ends_its_connection(
                 nursery.start_soon(speak, "half", [whole[:10]])
                 nursery.start_soon(speak, "length", [whole + whole[:2]])
 
-    began = 0.0
     world.run(scenario)
     assert ended.keys() == {"half", "length"}
     assert all(RECEIVE_S_MAX < at < RECEIVE_S_MAX + 1 for at in ended.values())

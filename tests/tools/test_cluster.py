@@ -959,8 +959,8 @@ def test_what_up_is_told_of_ports_has_to_be_so(
     for base in (7401, 18_420, 6400):
         done = run("cluster", "up", "--dir", place, "--base-port", base)
         assert (done.exit_code, "has ports from 7400 on" in done.stderr) == (2, True), done.stderr
-    for base in ((), ("--base-port", 7400), ("--base-port", 7000)):
-        done = run("cluster", "up", "--dir", place, *base)
+    for given in ([], ["--base-port", 7400], ["--base-port", 7000]):
+        done = run("cluster", "up", "--dir", place, *given)
         assert done.exit_code == 0, done.stderr
         assert done.stdout == "up: tidelog://127.0.0.1:7400,127.0.0.1:7402\n"
 
