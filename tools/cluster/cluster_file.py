@@ -13,7 +13,8 @@
 A member that came later, by `tidelog cluster join`, has ``joined = true``, and ``voter = true`` if
 it holds no data.  Those without began the cluster together.  One that was declared lost has
 ``lost = true``, one that has left the baseline ``out = true``.  A cluster whose members enter only
-when they are asked to has ``auto_join = false``.
+when they are asked to has ``auto_join = false``, one of which a member was started ever
+``begun = true``.
 
 A directory is that of a member, within that of the file.  ``pid`` is 0 unless the member was
 started and has not been ended by a command; whether it runs is for the operating system to tell.
@@ -81,6 +82,8 @@ class LocalCluster:
     """How many of them have to be there for a partition to be written."""
     auto_join: bool = True
     """Whether who has joined enters the baseline by itself."""
+    begun: bool = False
+    """Whether any member was started ever, so that no store is made anew."""
 
     @property
     def founders(self) -> tuple[LocalMember, ...]:
@@ -118,7 +121,7 @@ class LocalCluster:
     def with_pid(self, name: str, pid: int) -> LocalCluster:
         """Return the same with another process of a member."""
         members = (replace(m, pid=pid) if m.name == name else m for m in self.members)
-        return replace(self, members=tuple(members))
+        return replace(self, members=tuple(members), begun=self.begun or pid != 0)
 
 
 def toml_of(cluster: LocalCluster) -> str:
@@ -130,6 +133,8 @@ def toml_of(cluster: LocalCluster) -> str:
         lines.append(f"min_in_sync = {cluster.min_in_sync}")
     if not cluster.auto_join:
         lines.append("auto_join = false")
+    if cluster.begun:
+        lines.append("begun = true")
     for member in cluster.members:
         lines += [
             "",
@@ -158,6 +163,7 @@ def cluster_of_toml(text: str) -> LocalCluster:
             backups=_typed(int, {"backups": 0, **fields}, "backups"),
             min_in_sync=_typed(int, {"min_in_sync": 1, **fields}, "min_in_sync"),
             auto_join=_typed(bool, {"auto_join": True, **fields}, "auto_join"),
+            begun=_typed(bool, {"begun": False, **fields}, "begun"),
         )
     except KeyError as error:
         raise _broken(f"it has no field {error.args[0]!r}") from None

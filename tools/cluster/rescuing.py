@@ -36,7 +36,7 @@ def members_left(folder: str, cluster: LocalCluster, lost: Collection[str]) -> l
             left.append(member.name)
     if len(left) == len(cluster.left):
         raise UsageError(
-            "the directories of all members are there",
+            "the directories of all members that were not declared lost are there",
             hint="Start them; or name those whose disks are gone: --lost NODE.",
         )
     return left

@@ -289,7 +289,7 @@ def _is_made(folder: str, member: LocalMember) -> bool:
 
 def _has_begun(folder: str, cluster: LocalCluster) -> bool:
     """Tell whether a member has run ever, by its store or by what the file knows."""
-    return any(
+    return cluster.begun or any(
         member.joined
         or member.lost
         or member.out
@@ -316,9 +316,16 @@ def _check_there(folder: str, cluster: LocalCluster, names: Iterable[str]) -> No
         directory = os.path.join(folder, member.directory)
         check_ended(name, directory)
         place = shlex.quote(folder)
+        gone = f"the disk of {name} is gone: {directory} is not there, or has no manifest"
+        if not any(_is_made(folder, one) for one in cluster.members):
+            file = os.path.join(folder, CLUSTER_FILE_NAME)
+            raise RefusedError(
+                f"{gone}, and so are those of all other members: nothing is left of the cluster",
+                hint="Bring the directories back. To begin a new cluster, which has nothing of "
+                f"this one, name another directory, or remove {file}.",
+            )
         raise RefusedError(
-            f"the disk of {name} is gone: {directory} is not there, or has no manifest; a new one "
-            "in its place would not be the same member",
+            f"{gone}; a new one in its place would not be the same member",
             hint="Bring that directory back. Without it start each of the others by itself, with "
             "`tidelog cluster start`: what they have copies of is served, if they are a majority, "
             f"and they can declare this one lost: `tidelog cluster lose {place} {name}`, "
