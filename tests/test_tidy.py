@@ -81,7 +81,6 @@ KINDS = {
     "engine/node/": "shell",
     "engine/node/exchanges.py": "pure",
     "engine/net/connection.py": "shell",
-    "engine/net/intake.py": "shell",
     "engine/net/transport.py": "shell",
     "engine/net/turns.py": "shell",
     "engine/files/": "disk",

@@ -8,8 +8,7 @@ Invariants:
   as one frame.
 - What arrives is checked and handed on in order, as many messages at once as one read completed.
 - Whatever the peer does, or leaves, ends this connection only; ``reason`` says what it was.
-- A frame that a client has begun goes on within ``RECEIVE_S_MAX``, or the connection ends; a long
-  one is received once there is room for it.
+- A frame that a client has begun goes on within ``RECEIVE_S_MAX``, or the connection ends.
 - A client is never told ``full``: while it takes no answers none of its requests is taken.
 - Its requests are handed on in turns, however many have arrived.
 
@@ -28,7 +27,6 @@ from ..system.environment import Stream
 from .frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from .gathering import Gathering
 from .handshake import Introduction, Refusal, heard
-from .intake import Intake
 from .kinds import BY_NAME, CLIENT, DATA, checked_message
 from .outbox import Outbox
 from .turns import RequestTurns
@@ -62,7 +60,6 @@ class Connection:
         outbox_bytes: int,
         gathering: Gathering,
         turns: RequestTurns,
-        intake: Intake,
     ) -> None:
         self.other = other
         """Who the other end is, as it said."""
@@ -82,7 +79,6 @@ class Connection:
         self._outbox = Outbox(outbox_bytes)
         self._gathering = gathering
         self._turns = turns
-        self._intake = intake
         self._is_gathered = False
         """Whether what waits is about to be written."""
         self._writes = False
@@ -163,10 +159,7 @@ class Connection:
         self._decided = decided
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._guarded, lambda: self._write(room))
-            try:
-                await self._guarded(lambda: self._read(arrived))
-            finally:
-                self._intake.give_back(self)
+            await self._guarded(lambda: self._read(arrived))
             nursery.cancel_scope.cancel()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -237,13 +230,9 @@ class Connection:
                 return
 
     async def _received(self) -> bytes:
-        """Receive bytes; a frame that a client has begun takes room if it is long, and goes on."""
-        if not self._is_of_client:
+        """Receive bytes; a frame that a client has begun has to go on."""
+        if not self._is_of_client or self._decoder.is_empty:
             return await self._stream.receive(self._wanted_bytes())
-        length = self._decoder.length
-        await self._intake.hold(self, length if length > RECEIVE_BYTES else 0)
-        if self._decoder.is_empty:
-            return await self._stream.receive(RECEIVE_BYTES)
         with trio.move_on_after(RECEIVE_S_MAX):
             return await self._stream.receive(self._wanted_bytes())
         raise FrameError(f"nothing more of a frame has come for {RECEIVE_S_MAX:g} s")

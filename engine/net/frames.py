@@ -127,11 +127,6 @@ class FrameDecoder:
         end = LENGTH_BYTES if length is None else LENGTH_BYTES + length
         return end - len(self._arrived)
 
-    @property
-    def length(self) -> int:
-        """Bytes of the next frame behind its length; 0 until that has arrived."""
-        return self._length(0) or 0
-
     def feed(self, data: bytes) -> list[Message]:
         """Take bytes, and return the messages of all frames that they complete, in order."""
         self._arrived += data

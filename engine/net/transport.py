@@ -34,7 +34,6 @@ from .connection import Connection, Sent, hear, say
 from .frames import FrameDecoder, FrameError, Message
 from .gathering import Gathering
 from .handshake import Introduction, OutOf, Refusal, Role, judge_answer, judge_caller
-from .intake import Intake
 from .kinds import CLIENT, CONTROL, DATA, Channel
 from .links import Links
 from .turns import RequestTurns
@@ -59,8 +58,6 @@ FRESH_S = 0.1
 """Seconds in which an attempt counts as fresh: it is not begun anew as the peer has connected."""
 OUTBOX_BYTES = 8 << 20
 """Bytes that wait for one connection before ``send`` says ``full``."""
-INTAKE_BYTES = 256 << 20
-"""Bytes of the long frames that clients have begun, together."""
 
 log = logging.getLogger("tidelog.net")
 
@@ -129,7 +126,6 @@ class Transport:
         history: bytes = b"",
         standing: OutOf,
         outbox_bytes: int = OUTBOX_BYTES,
-        intake_bytes: int = INTAKE_BYTES,
     ) -> None:
         self.cluster = cluster
         """Empty until it is known; its owner sets it then."""
@@ -146,7 +142,6 @@ class Transport:
         self._history = history
         self._standing = standing
         self._outbox_bytes = outbox_bytes
-        self._intake = Intake(intake_bytes)
         self._links = Links()
         self._ways: dict[bytes, _Way] = {}
         self._accepted: dict[tuple[bytes, Channel], Connection] = {}
@@ -462,7 +457,7 @@ class Transport:
     ) -> Connection:
         return Connection(
             stream, decoder, mine, other, outgoing=outgoing, outbox_bytes=self._outbox_bytes,
-            gathering=self.gathering, turns=self._turns, intake=self._intake,
+            gathering=self.gathering, turns=self._turns,
         )  # fmt: skip
 
     async def _live(self, connection: Connection, arrived: Callable[[list[Message]], None]) -> None:

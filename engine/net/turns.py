@@ -35,6 +35,8 @@ class RequestTurns:
 
     def __init__(self) -> None:
         self._waiting = trio.lowlevel.ParkingLot()
+        self._ahead = trio.lowlevel.ParkingLot()
+        """Who was woken and came too late: they go ahead of those who wait."""
         self._woken = 0
         """Who waits no more, and has not gone on yet."""
         self._rests = False
@@ -42,14 +44,15 @@ class RequestTurns:
         self._until = 0.0
 
     def __repr__(self) -> str:
-        return f"<RequestTurns {len(self._waiting)} waiting>"
+        return f"<RequestTurns {len(self._waiting) + len(self._ahead)} waiting>"
 
     async def __aenter__(self) -> None:
-        waits = self._rests or bool(self._woken) or bool(self._waiting)
+        lot = self._waiting
+        waits = self._rests or bool(self._woken) or bool(lot) or bool(self._ahead)
         while waits:
-            await self._waiting.park()
+            await lot.park()
             self._woken -= 1
-            waits = self._rests
+            lot, waits = self._ahead, self._rests
         self._until = trio.current_time() + self._left
 
     def is_over(self) -> bool:
@@ -64,4 +67,6 @@ class RequestTurns:
                 await trio.lowlevel.checkpoint()
         finally:
             self._rests = False
-            self._woken += len(self._waiting.unpark(count=2))
+            woken = self._ahead.unpark(count=2)
+            woken += self._waiting.unpark(count=2 - len(woken))
+            self._woken += len(woken)

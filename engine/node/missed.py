@@ -96,9 +96,12 @@ class MissedHistory:
         while left:
             found_by, more = await turn()
             lacking |= {p for p in left if p in found_by and found_by[p].lacking}
+            if not (lacking or more):
+                lacking = {p for p in left if p in found_by and found_by[p].not_yet}
             if lacking:
                 if more:
                     continue
+                # Only these partitions are without history: others may come by it (B5).
                 self._ways.lacks(returning.copy, sorted(lacking), supplier)
                 raise StoppedError(f"the log lacks numbers of partitions {sorted(lacking)}")
             pieces: list[SupplyPiece] = []
@@ -106,10 +109,6 @@ class MissedHistory:
                 place = left.get(partition)
                 if place is None:
                     continue
-                if found.not_yet and not more:
-                    # Only this partition is without history: others may come by it (B5).
-                    self._ways.lacks(returning.copy, [partition], supplier)
-                    raise StoppedError(f"the log lacks numbers of partitions [{partition}]")
                 last = not found.not_yet
                 if not (last or found.transactions or found.closed):
                     continue

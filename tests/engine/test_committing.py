@@ -499,6 +499,22 @@ def test_nothing_is_led_that_a_member_may_not_begin_or_nobody_can_end() -> None:
 # ------------------------------------------------------------------ outcomes
 
 
+def test_what_was_asked_about_before_it_came_is_refused_then() -> None:
+    at = Clients()
+    at.outcome(TX)
+    assert code(at.commit(TX, ALONE)) == code(at.commit(TX, ALONE, THERE)) == "TL-TX-006"
+    assert at.commit(OTHER, ALONE) == []
+    at.carry()
+    assert [tx_id for tx_id, _ in at.acknowledged] == [OTHER]
+
+
+def test_an_id_of_a_user_is_of_use_though_somebody_asked_for_it_as_for_any_other() -> None:
+    """It was refused until the member was started again, whatever the attempt."""
+    at = Clients()
+    at.outcome(NAMED)
+    assert at.commit(NAMED, ALONE, given=True) == []
+
+
 def test_who_asks_for_what_is_on_its_way_hears_of_its_end() -> None:
     at = Clients()
     at.commit(TX, ALONE)

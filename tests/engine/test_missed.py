@@ -227,6 +227,17 @@ def test_all_partitions_that_a_log_lacks_numbers_of_are_found_in_one_attempt(
     assert (at.lacks, at.pins) == ([(CID, [0, 1])], []), "what is not yet known may be, by then"
 
 
+def test_all_partitions_that_a_log_ends_before_the_numbers_of_are_found_in_one_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = Around(
+        monkeypatch, {0: found(not_yet=(4,)), 1: found(transaction(1, 1)), 2: found(not_yet=(5,))}
+    )
+    told = at.live(places=(FIRST, SECOND, ReturnPlace(2, 1, 7)))
+    assert "the log lacks numbers of partitions [0, 2]" in told
+    assert (at.told, at.lacks) == ([], [(CID, [0, 2])])
+
+
 def test_a_log_that_says_nothing_of_a_partition_lacks_all_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

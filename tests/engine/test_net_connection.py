@@ -18,9 +18,7 @@ from support.peers import introduction, ping
 from tidelog.engine.net.connection import Connection
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message
 from tidelog.engine.net.gathering import Gathering
-from tidelog.engine.net.intake import Intake
 from tidelog.engine.net.kinds import BY_NAME
-from tidelog.engine.net.transport import INTAKE_BYTES
 from tidelog.engine.net.turns import TURN_S, RequestTurns
 from tidelog.engine.system.environment import Address
 
@@ -82,7 +80,7 @@ def accepted(wire: Wire) -> Connection:
     return Connection(
         wire, FrameDecoder(), introduction(channel="client"),
         introduction(channel="client", role="client"), outgoing=False, outbox_bytes=1000,
-        gathering=Gathering(), turns=RequestTurns(), intake=Intake(INTAKE_BYTES),
+        gathering=Gathering(), turns=RequestTurns(),
     )  # fmt: skip
 
 
@@ -99,7 +97,6 @@ async def with_connection(
         wire, FrameDecoder(), introduction(channel=channel), other,
         outgoing=outgoing, outbox_bytes=1000, gathering=gathering or Gathering(),
         turns=RequestTurns(),
-        intake=Intake(INTAKE_BYTES),
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.live, arrived.extend, lambda: None, lambda: 0)

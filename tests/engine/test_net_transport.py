@@ -28,7 +28,6 @@ from support.peers import (
 )
 from tidelog.engine.net import outbox, transport
 from tidelog.engine.net.connection import (
-    RECEIVE_BYTES,
     RECEIVE_S_MAX,
     Connection,
     hear,
@@ -36,7 +35,6 @@ from tidelog.engine.net.connection import (
 )
 from tidelog.engine.net.frames import LENGTH_BYTES, FrameDecoder, Message, frame
 from tidelog.engine.net.handshake import Introduction, Refusal
-from tidelog.engine.net.intake import WAIT_S_MAX
 from tidelog.engine.net.kinds import BY_NAME
 from tidelog.engine.net.links import Links
 from tidelog.engine.net.transport import (
@@ -696,69 +694,6 @@ def test_a_frame_that_a_client_has_begun_and_leaves_so_ends_its_connection(
     assert b.of("down", "<half", "client") == ["FrameError"]
     [line] = warnings_of(caplog)
     assert "nothing more of a frame has come for 30 s" in line
-
-
-def test_long_frames_of_clients_take_their_turns_and_who_keeps_others_waiting_is_ended() -> None:
-    """Each of any number of clients could have 64 MiB of a frame kept."""
-    kept: dict[Connection, FrameDecoder] = {}
-
-    class Kept(Member):
-        def up(self, connection: Connection) -> None:
-            super().up(connection)
-            kept[connection] = connection._decoder
-
-        def down(self, connection: Connection) -> None:
-            super().down(connection)
-            del kept[connection]
-
-    world, mib = World(1), 1 << 20
-    b = Kept(world, "b", [], intake_bytes=2 * mib)
-    node = world.add("x", idle)
-    request = framed(BY_NAME["request"].message(1, None, "get", [bytes(mib * 9 // 10)]))
-    b.answer = BY_NAME["response"].message(1, b"v")
-    answered: list[str] = []
-    most = 0
-
-    async def speak(name: str, pieces: Sequence[bytes]) -> None:
-        said = introduction(name, role="client", channel="client")
-        stream, _ = await call(node.environment.network, ("b", PORT), said)
-        for piece in pieces:
-            await stream.send(piece)
-        with suppress(ConnectionError):
-            if await stream.receive():
-                answered.append(name)
-        stream.close()
-
-    async def watch() -> None:
-        nonlocal most
-        while True:
-            most = max(most, sum(len(decoder._arrived) for decoder in kept.values()))
-            await trio.sleep(0.001)
-
-    async def scenario() -> None:
-        node.start()
-        await started(b)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            with trio.fail_after(WAIT_S_MAX * 5):
-                async with trio.open_nursery() as speakers:
-                    for number in range(6):
-                        speakers.start_soon(speak, f"whole {number}", [request])
-                answered.sort()
-                assert answered == [f"whole {number}" for number in range(6)]
-                for number in range(4):
-                    nursery.start_soon(speak, f"half {number}", [request[: mib * 8 // 10]])
-                await trio.sleep(1)
-                await speak("behind", [request])
-            await trio.sleep(RECEIVE_S_MAX + 1)
-            assert repr(b.transport._intake) == f"<Intake of 0 connections, {2 * mib:,} bytes free>"
-            nursery.cancel_scope.cancel()
-
-    world.run(scenario)
-    assert answered[6:] == ["behind"]
-    assert mib < most < 2 * mib + 10 * RECEIVE_BYTES
-    ended = [b.of("down", f"<half {number}", "client") for number in range(4)]
-    assert ended.count(["FrameError"]) >= 2
 
 
 @pytest.mark.parametrize(("files", "most"), [(40, CLIENTS_MIN), (1 << 20, CLIENTS_MAX)])

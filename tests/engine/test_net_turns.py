@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 import trio
@@ -84,10 +85,17 @@ def test_requests_that_take_no_time_are_carried_out_in_one_round() -> None:
     assert len({turn for name, turn in loop.done if name == "0"}) == 1
 
 
-def test_nobody_waits_for_ever_for_a_turn() -> None:
-    loop = Loop()
-    loop.run(*[(30, TURN_S)] * 5)
-    assert {name for name, _ in loop.done[:50]} == set("01234")
+@pytest.mark.parametrize("seconds", [TURN_S / 20, TURN_S, 6 * TURN_S])
+def test_nobody_waits_for_many_more_requests_than_there_are_others(seconds: float) -> None:
+    """Who was woken while another one had begun waited behind all that had come since."""
+    loop, clients = Loop(), 60
+    loop.run(*[(1, seconds)] * 10 * clients)
+    loop.done.clear()
+    loop.run(*[(5, seconds)] * clients)
+    names = [name for name, _ in loop.done]
+    places = {name: [at for at, one in enumerate(names) if one == name] for name in set(names)}
+    waits = [b - a for some in places.values() for a, b in pairwise(some)]
+    assert max(waits) <= 1.5 * clients
 
 
 def test_who_is_cancelled_in_its_turn_lets_the_next_one_have_it() -> None:

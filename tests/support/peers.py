@@ -12,7 +12,7 @@ from tidelog.engine.net.connection import Connection, hear, say
 from tidelog.engine.net.frames import FrameDecoder, Message, frame, pack_message
 from tidelog.engine.net.handshake import Introduction
 from tidelog.engine.net.kinds import BY_NAME, Channel
-from tidelog.engine.net.transport import INTAKE_BYTES, OUTBOX_BYTES, Transport
+from tidelog.engine.net.transport import OUTBOX_BYTES, Transport
 from tidelog.engine.system.environment import MANY_FILES, Address, Network, Stream
 from tidelog.testing import World
 from tidelog.testing.node import Node
@@ -116,7 +116,6 @@ class Member(Owner):
         cluster: bytes = CLUSTER,
         outbox_bytes: int = OUTBOX_BYTES,
         files: int = MANY_FILES,
-        intake_bytes: int = INTAKE_BYTES,
     ) -> None:
         super().__init__()
         self.name = name
@@ -126,7 +125,6 @@ class Member(Owner):
         self._cluster = cluster
         self._outbox_bytes = outbox_bytes
         self._files = files
-        self._intake_bytes = intake_bytes
 
     async def _run(self, node: Node) -> None:
         self.transport = Transport(
@@ -140,7 +138,6 @@ class Member(Owner):
                 "gone" if (name_of(member), boot) in self.gone else None
             ),
             outbox_bytes=self._outbox_bytes,
-            intake_bytes=self._intake_bytes,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(self.transport.run)

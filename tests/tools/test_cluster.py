@@ -147,6 +147,14 @@ def test_the_file_says_what_was_written(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [CLUSTER_FILE_NAME]
 
 
+def test_a_file_with_a_process_is_of_a_cluster_that_has_begun() -> None:
+    """One of an earlier version does not say so; its members were made anew where disks lacked."""
+    written = toml_of(THREE.with_pid("n2", 4711))
+    assert "begun = true" in written
+    assert cluster_of_toml(written.replace("begun = true", "")).begun
+    assert not cluster_of_toml(toml_of(THREE)).begun
+
+
 def test_a_write_that_fails_leaves_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -945,10 +953,10 @@ def test_members_that_need_no_rescue_are_told_so_and_the_file_stays(
     place.mkdir()
     make_members(str(place), THREE, [])
     rescue_cluster(str(place), THREE, ["n1"])  # and cut short before the file was written
-    write_cluster(str(place), THREE)
+    write_cluster(str(place), THREE.with_out("n1", True))
     assert run("cluster", "rescue", place, "--lost", "n2", "--lost", "n3", "--yes").exit_code == 0
     rescued = read_cluster(str(place))
-    assert [member.name for member in rescued.members] == ["n1"]
+    assert [(member.name, member.out) for member in rescued.members] == [("n1", False)]
     grown = replace(rescued, members=(*rescued.members, joined("n4", 4)))
     write_cluster(str(place), grown)
     done = run("cluster", "rescue", place, "--yes")

@@ -163,7 +163,7 @@ def cluster_of_toml(text: str) -> LocalCluster:
             backups=_typed(int, {"backups": 0, **fields}, "backups"),
             min_in_sync=_typed(int, {"min_in_sync": 1, **fields}, "min_in_sync"),
             auto_join=_typed(bool, {"auto_join": True, **fields}, "auto_join"),
-            begun=_typed(bool, {"begun": False, **fields}, "begun"),
+            begun=_typed(bool, {"begun": any(one.pid for one in members), **fields}, "begun"),
         )
     except KeyError as error:
         raise _broken(f"it has no field {error.args[0]!r}") from None

@@ -72,7 +72,7 @@ def rescue_cluster(folder: str, cluster: LocalCluster, left: Collection[str]) ->
         replace(
             cluster,
             cluster=topology.cluster,
-            members=tuple(replace(member, joined=False, pid=0) for member in members),
+            members=tuple(replace(member, joined=False, out=False, pid=0) for member in members),
             backups=topology.spaces[0].backups,
             min_in_sync=topology.min_in_sync,
         ),
