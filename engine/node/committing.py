@@ -8,7 +8,7 @@ Invariants:
 - Of one id one commit is on its way at a time; who asks what became of it waits for that.
 - What is asked about before it has come is refused when it comes (T19): the network may have held
   it up, and who asked was told that it was rolled back.  It names the epoch that it was made for,
-  so who serves the next one refuses it by that.  An id of a user is refused durably.
+  so who serves the next one refuses it by that.  An id of a user has an entry for that instead.
 
 Left out: what is checked (``commits``), the log (``log``), transactions of several groups
 (``near``), other operations (``requests``).
