@@ -6,6 +6,9 @@ import inspect
 import logging
 import os
 import signal
+import sys
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -30,7 +33,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LIMITS = {"slow": 300, "spark": 600, "nightly": 7200}
 """Seconds after which a test of a kind has failed; the others have those of pyproject.toml."""
 
-COUNTED = ("affinity", "wal", "tx", "checkpoints", "rebalance", "engine", "cluster")
+COUNTED = [
+    Path(__file__).parent / folder
+    for folder in ("affinity", "wal", "tx", "checkpoints", "rebalance", "engine", "cluster")
+]
 """Folders of the tests that coverage is made of.  Slow ones are not: counting would double them."""
 
 
@@ -55,13 +61,31 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)  # once every test has its markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests of each kind their limit: one that hangs fails, and the others go on."""
-    counted = [Path(__file__).parent / folder for folder in COUNTED]
     for item in items:
         limits = [seconds for kind, seconds in LIMITS.items() if item.get_closest_marker(kind)]
         if limits:
             item.add_marker(pytest.mark.timeout(max(limits)))
-        if limits or not any(map(item.path.is_relative_to, counted)):
-            item.add_marker(pytest.mark.no_cover)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let nothing be counted of a test that coverage is not made of.
+
+    The marker of pytest-cov does not do that in workers of xdist: of the two that count in each
+    only the upper one pauses.
+    """
+    counts = sys.gettrace()
+    slow = any(item.get_closest_marker(kind) for kind in LIMITS)
+    if counts is None or (any(map(item.path.is_relative_to, COUNTED)) and not slow):
+        return (yield)
+    of_threads = threading.gettrace()
+    sys.settrace(None)
+    threading.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(counts)
+        threading.settrace(of_threads)
 
 
 @pytest.fixture(autouse=True)
