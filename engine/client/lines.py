@@ -116,8 +116,8 @@ class Line:
             raise
         try:
             connection.send(data)
-        except OSError as error:
-            return self._broke(connection, error)
+        except OSError as error:  # the frame is not whole there, so nobody acts on it
+            return Unreached(self._broke(connection, error).reason, self._now())
         except BaseException:
             self.drop(connection.member)
             raise

@@ -1,4 +1,4 @@
-"""One connection of a client for tasks, without a loop: what is sent, and how it ends."""
+"""One connection of a client, for tasks without a loop: what is sent, and how it ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tidelog.engine.client.dialogue import Dialogue
-from tidelog.engine.client.lines import LineConnection
+from tidelog.engine.client.lines import Line, LineConnection
 from tidelog.engine.client.links import Link
-from tidelog.engine.client.routing import Cluster
+from tidelog.engine.client.routing import Cluster, Unreached
+from tidelog.engine.system.production import production
 
 
 class Inline:
@@ -96,3 +97,19 @@ def test_who_receives_ends_with_the_loop_though_nobody_waits_for_an_answer(
     monkeypatch.setattr(connection, "receive", receive)
     link._receive(connection)
     assert received == ["nothing"] * 2
+
+
+def test_a_request_of_which_only_a_part_was_sent_has_reached_nobody(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """A commit to a member that had just been killed was in doubt, and too old to be told."""
+    near, far = ends
+    far.close()
+    cluster = Cluster(["a:1"])
+    line = Line(cluster, production())
+    connection = LineConnection(near, Dialogue(cluster, b"i" * 16, 1, b"m" * 16))
+    line.connections[connection.member] = connection
+    event = line.asked(connection, "get", [1, [b"key"]], 1.0)
+    assert isinstance(event, Unreached)
+    assert event.reason == "Broken pipe"
+    assert not line.connections
