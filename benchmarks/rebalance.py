@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -135,12 +135,14 @@ class Data:
     def put(self, keys: dict[int, list[bytes]]) -> None:
         """Put some keys again, by several threads."""
         with ThreadPoolExecutor(WRITERS) as pool:
-            list(
-                pool.map(
-                    lambda batch: self.put_many(dict.fromkeys(batch, self.value)),
-                    self.batches(keys),
-                )
-            )
+            list(pool.map(self._put, self.batches(keys)))
+
+    def _put(self, batch: list[bytes]) -> None:
+        """Put a batch, again if nobody knows what became of it: the log may be too young."""
+        while True:
+            with suppress(tidelog.errors.CommitUnknownError):
+                self.put_many(dict.fromkeys(batch, self.value))
+                return
 
     def some(self, share: float) -> dict[int, list[bytes]]:
         """A share of the keys of each partition, and one at least."""
