@@ -16,7 +16,7 @@ from ..engine.aio.running import running_loop
 from ..engine.client.copies import ReadFrom
 from ..engine.client.dialogue import Dialogue, NotWelcomeError
 from ..engine.client.lines import CONNECT_S_MAX
-from ..engine.client.links import TICK_S, Link, LoopLinks
+from ..engine.client.links import TICK_S, Burst, Link, LoopLinks
 from ..engine.client.places import ClusterPlace, host_and_port
 from ..engine.client.tasks import ClusterLoopSession, ClusterTasksDatabase
 from ..engine.net.frames import FrameError
@@ -82,12 +82,13 @@ class _StreamLink(Link):
         address: str,
         dialogue: Dialogue,
         left: float,
+        burst: Burst,
     ) -> None:
         self._machine = machine
         self._scope = trio.CancelScope()
         self._outgoing: list[bytes] = []
         self._more = trio.Event()
-        super().__init__(session.loop, session.now, address, dialogue, left)
+        super().__init__(session.loop, session.now, address, dialogue, left, burst)
 
     def _begin(self) -> None:
         self._machine.start_soon(self._live_in_world)
@@ -134,8 +135,7 @@ class _StreamLink(Link):
             await trio.sleep(TICK_S)
             self._look()
 
-    def send(self, data: bytes) -> None:
-        """Have bytes sent."""
+    def _write(self, data: bytes) -> None:
         self._outgoing.append(data)
         self._more.set()
 
@@ -159,7 +159,7 @@ class _StreamLinks(LoopLinks):
         self._machine = machine
 
     def _begun(self, address: str, dialogue: Dialogue, left: float) -> Link:
-        return _StreamLink(self._session, self._machine, address, dialogue, left)
+        return _StreamLink(self._session, self._machine, address, dialogue, left, self._burst)
 
 
 def _first(error: BaseException) -> BaseException:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...affinity.errors import TransactionTooLargeError, UsageError
-from ..net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, only_message, pack_message
+from ..net.frames import KNOWN, FrameDecoder, FrameError, Message, frame, pack_message, small_frame
 from ..net.handshake import Introduction, Refusal, heard, judge_answer
 from ..net.kinds import BY_NAME, CLIENT, checked_message
 from ..net.links import Links
@@ -107,10 +107,12 @@ class Dialogue:
         ``FrameError`` or ``UnwelcomeError`` end the connection.
         """
         if self.welcome and self._decoder.is_empty:
-            only = only_message(data)
+            messages = small_frame(data)
             # All that a response has; what its value is, whoever asked finds out.
-            if only is not None and len(only) == RESPONSE_LENGTH and only[0] == RESPONSE:
-                return [only]
+            if messages is not None and all(
+                len(one) == RESPONSE_LENGTH and one[0] == RESPONSE for one in messages
+            ):
+                return messages
         answers = []
         for message in self._decoder.feed(data):
             if not self.member:

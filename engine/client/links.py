@@ -8,6 +8,8 @@ Invariants:
 - A read that is cancelled is taken back: the member is told that nobody waits.  What may change
   something and was sent is waited for; its task learns the outcome, and is cancelled behind it.
 - Sending never waits in the loop: what the system does not take at once a thread sends.
+- What tasks send that were woken together goes out behind the last of them, or ``BURST_S`` behind
+  the first; if the last sends nothing, with the next turn of the loop.
 - What a connection that has ended owed is told to every task that waited for it.
 - Behind the end of a client nobody connects: who would have to is told so.
 - No thread outlives its loop for long, or the end of its client.
@@ -53,6 +55,8 @@ T = TypeVar("T")
 
 TICK_S = 0.25
 """Seconds after which a connection that is silent looks for requests that have waited too long."""
+BURST_S = 0.001
+"""Seconds behind which the requests of a burst wait for no more of them: tasks may compute."""
 TAKEN_BACK = frozenset(("get", "scan", "copy", "stale", "status", "outcome", "lock"))
 """Operations that change nothing; a lock goes with its transaction."""
 
@@ -68,6 +72,37 @@ class WaitingTask:
         self.sleeper: Any = None
 
 
+class Burst:
+    """What tasks send that one answer, or several, have woken: one write for each connection.
+
+    A member that hears ten requests at once takes them in one turn, and answers in one frame; so
+    one burst makes the next.
+    """
+
+    def __init__(self, loop: Loop, now: Callable[[], float]) -> None:
+        self.woken = 0
+        """Tasks that were woken, and have not run since."""
+        self._loop = loop
+        self._now = now
+        self._links: dict[Link, None] = {}
+        self._since = 0.0
+        self._flush = loop.protected(self._flushed)
+
+    def add(self, link: Link) -> None:
+        """Have a connection written to: at once, unless tasks are about to run."""
+        if self.woken and not self._links:
+            self._since = self._now()
+            self._loop.soon(self._flush)
+        self._links[link] = None
+        if not self.woken or self._now() >= self._since + BURST_S:
+            self._flush()
+
+    def _flushed(self) -> None:
+        links, self._links = self._links, {}
+        for link in links:
+            link.flush()
+
+
 class Link:
     """One connection, from the attempt to make it to its end."""
 
@@ -78,6 +113,7 @@ class Link:
         address: str,
         dialogue: Dialogue,
         left: float,
+        burst: Burst,
     ) -> None:
         self.made = Once(loop)
         """Comes when the attempt to connect has ended."""
@@ -91,7 +127,11 @@ class Link:
         self._left = left
         self._dialogue = dialogue
         self._connection: LineConnection | None = None
+        self._burst = burst
+        self._gathered: list[bytes] = []
+        """What waits for the end of a burst."""
         self._unsent: deque[bytes] = deque()
+        """What the system did not take."""
         self._sending = False
         self._closed = False
         self._begin()
@@ -192,6 +232,7 @@ class Link:
         waiting.event = event
         sleeper, waiting.sleeper = waiting.sleeper, None
         if sleeper is not None:
+            self._burst.woken += 1
             self._loop.wake(sleeper)
 
     def _sent(self) -> None:
@@ -214,6 +255,17 @@ class Link:
         self.ended.come()
 
     def send(self, data: bytes) -> None:
+        """Send bytes with those of a burst, or at once if there is none."""
+        self._gathered.append(data)
+        self._burst.add(self)
+
+    def flush(self) -> None:
+        """Send what waits for the end of a burst."""
+        data = b"".join(self._gathered)
+        self._gathered.clear()
+        self._write(data)
+
+    def _write(self, data: bytes) -> None:
         """Send bytes, or have them sent."""
         connection = self._connection
         assert connection is not None, "it is made"
@@ -243,10 +295,14 @@ class Link:
             if self.reason is not None and waiting.number not in self.waiting:
                 return Broke(self.reason, self._now())
             waiting.sleeper = sleeper = self._loop.sleeper()
-            if taken_back:
-                await self._loop.wait(sleeper, self._take_back, waiting)
-            else:
-                await self._loop.wait(sleeper, never)
+            try:
+                if taken_back:
+                    await self._loop.wait(sleeper, self._take_back, waiting)
+                else:
+                    await self._loop.wait(sleeper, never)
+            finally:
+                if waiting.sleeper is None:
+                    self._burst.woken -= 1
         event, waiting.event = waiting.event, None
         assert event is not None
         return event
@@ -292,6 +348,7 @@ class LoopLinks:
         self._links: dict[bytes, Link] = {}
         self._making: dict[str, Link] = {}
         self._all: list[Link] = []
+        self._burst = Burst(loop, self._now)
         self.timeout = timeout
         """Seconds that a call may take."""
 
@@ -387,7 +444,7 @@ class LoopLinks:
         return link
 
     def _begun(self, address: str, dialogue: Dialogue, left: float) -> Link:
-        return Link(self._loop, self._now, address, dialogue, left)
+        return Link(self._loop, self._now, address, dialogue, left, self._burst)
 
     async def close(self) -> None:
         """End all connections of a client that is closed, and wait for that."""

@@ -32,7 +32,7 @@ CONTAINERS = frozenset({dict, list})
 ONE = msgpack.packb([None])[:1]
 """The head of an array of one item."""
 SMALL_BYTES = 8192
-"""Frames up to here cost so little memory, whatever is in them, that ``only_message`` is quick."""
+"""Frames up to here cost so little memory, whatever is in them, that ``small_frame`` is quick."""
 
 
 class FrameError(Exception):
@@ -81,24 +81,24 @@ def frame(packed: Sequence[bytes]) -> bytes:
     return b"".join((length.to_bytes(LENGTH_BYTES, "big"), head, *packed))
 
 
-def only_message(data: bytes) -> Message | None:
-    """Return the message of a small frame of one, which is all that arrived; None for all else.
+def small_frame(data: bytes) -> list[Message] | None:
+    """Return the messages of one small frame, if that is all that arrived; None for all else.
 
     For a client, which trusts its members more than they do it: structure and depth are not gone
-    over first.  What is in the message is not checked either.
+    over first.  What is in the messages is not checked either.
     """
     size = len(data)
-    if not LENGTH_BYTES < size <= SMALL_BYTES or data[LENGTH_BYTES] != ONE[0]:
+    if not LENGTH_BYTES < size <= SMALL_BYTES:
         return None
     if int.from_bytes(data[:LENGTH_BYTES], "big") != size - LENGTH_BYTES:
         return None
     try:
-        (message,) = msgpack.unpackb(
+        messages = msgpack.unpackb(
             data[LENGTH_BYTES:], max_array_len=size, max_map_len=size, max_ext_len=0
         )
     except (ValueError, msgpack.UnpackException):
         return None  # whoever goes over it tells what is wrong
-    return message if type(message) is list else None
+    return messages if type(messages) is list and set(map(type, messages)) == {list} else None
 
 
 class FrameDecoder:

@@ -133,7 +133,7 @@ class Transport:
         """How many decisions are known here; its owner counts."""
         self.gathering = Gathering()
         """Around what may send several messages to one peer."""
-        self._turns = RequestTurns()
+        self._turns = RequestTurns(environment.monotonic)
         self._environment = environment
         self._events = events
         self._member = member

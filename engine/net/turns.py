@@ -21,6 +21,8 @@ Left out: how long one request takes, which limits of its own bound (``reads``, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 TURN_S = 0.01
@@ -33,12 +35,13 @@ class RequestTurns:
     Whoever has a turn, from ``async with`` on, does not wait for anything in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = trio.current_time) -> None:
+        self._now = now
         self._waiting = trio.lowlevel.ParkingLot()
         self._ahead = trio.lowlevel.ParkingLot()
         """Who was woken and came too late: they go ahead of those who wait."""
-        self._woken = 0
-        """Who waits no more, and has not gone on yet."""
+        self._parked = 0
+        """Who waits, or was woken and has not gone on yet."""
         self._rests = False
         self._left = TURN_S
         self._until = 0.0
@@ -47,26 +50,28 @@ class RequestTurns:
         return f"<RequestTurns {len(self._waiting) + len(self._ahead)} waiting>"
 
     async def __aenter__(self) -> None:
-        lot = self._waiting
-        waits = self._rests or bool(self._woken) or bool(lot) or bool(self._ahead)
+        lot, waits = self._waiting, self._rests or self._parked > 0
         while waits:
-            await lot.park()
-            self._woken -= 1
+            self._parked += 1
+            try:
+                await lot.park()
+            finally:
+                self._parked -= 1
             lot, waits = self._ahead, self._rests
-        self._until = trio.current_time() + self._left
+        self._until = self._now() + self._left
 
     def is_over(self) -> bool:
         """Tell whether whoever has the turn has to let others go on."""
-        return trio.current_time() >= self._until
+        return self._now() >= self._until
 
     async def __aexit__(self, *_error: object) -> None:
-        self._left = self._until - trio.current_time()
+        self._left = self._until - self._now()
         try:
             if self._left <= 0:
                 self._left, self._rests = TURN_S, True
                 await trio.lowlevel.checkpoint()
         finally:
             self._rests = False
-            woken = self._ahead.unpark(count=2)
-            woken += self._waiting.unpark(count=2 - len(woken))
-            self._woken += len(woken)
+            if self._parked:
+                woken = self._ahead.unpark(count=2)
+                self._waiting.unpark(count=2 - len(woken))

@@ -20,8 +20,8 @@ from tidelog.engine.net.frames import (
     FrameLimits,
     Message,
     frame,
-    only_message,
     pack_message,
+    small_frame,
 )
 from tidelog.errors import UsageError
 
@@ -207,10 +207,11 @@ def test_the_largest_messages_are_packed_and_arrive() -> None:
         assert FrameDecoder(KNOWN).feed(framed(message)) == [message]
 
 
-def test_the_only_message_of_a_small_frame_is_the_same_as_for_a_decoder() -> None:
-    for message in ([103, 1, None], [103, 2, {"a": [b"x", 1.5]}], []):
-        data = frame([pack_message(message)])
-        assert only_message(data) == message == FrameDecoder(KNOWN).feed(data)[0]
+def test_the_messages_of_a_small_frame_are_the_same_as_for_a_decoder() -> None:
+    messages: list[Message] = [[103, 1, None], [103, 2, {"a": [b"x", 1.5]}], [], [1] * 20]
+    for some in (*([one] for one in messages), messages, messages * 5):
+        data = framed(*some)
+        assert small_frame(data) == some == FrameDecoder(KNOWN).feed(data)
 
 
 def test_what_is_not_one_small_whole_frame_is_left_to_the_decoder() -> None:
@@ -218,10 +219,10 @@ def test_what_is_not_one_small_whole_frame_is_left_to_the_decoder() -> None:
     whole = frame([packed])
     extension = frame([pack_message([1])])[:-1] + b"\xd4\x00\x00"
     extension = (len(extension) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "big") + extension[4:]
-    not_a_list = b"\0\0\0\2\x91\x07"
+    not_lists = [with_length(body) for body in (b"\x91\x07", b"\x92\x91\x07\x07", b"\x90", b"\x07")]
     for data in (
-        b"", whole[:3], whole[:-1], whole + b"\0", whole + whole, frame([packed, packed]),
-        frame([pack_message([103, 1, b"x" * SMALL_BYTES])]), extension, not_a_list,
+        b"", whole[:3], whole[:-1], whole + b"\0", whole + whole,
+        frame([pack_message([103, 1, b"x" * SMALL_BYTES])]), extension, *not_lists,
         b"\0\0\0\1\x91", b"\0\0\0\7\x91\xdd\xff\xff\xff\xff\xc0",
     ):  # fmt: skip
-        assert only_message(data) is None
+        assert small_frame(data) is None
