@@ -4,6 +4,7 @@ PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3
 	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& echo $$python && break; done)
 BIN := .venv/bin
+TESTS := tests/affinity tests/wal tests/tx tests/checkpoints tests/rebalance tests/store
 COVERED := affinity=95 wal=95 tx=95 checkpoints=95 rebalance=95 engine=85
 
 # Tests start hundreds of processes; each would compile the package anew.
@@ -20,8 +21,9 @@ test: .venv/.ready java strace
 		$(if $(COVER),--cov --cov-report=term --cov-report=json:.venv/coverage.json)
 	$(if $(COVER),$(BIN)/python tests/support/coverage_floor.py .venv/coverage.json $(COVERED))
 
+# `make fast TESTS=tests/engine`: the quick ones of another folder, or of all by `TESTS=tests`.
 fast: .venv/.ready
-	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not spark"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not nightly and not spark" $(TESTS)
 
 sim: .venv/.ready
 	TIDELOG_STORMS=1-200 TIDELOG_COPIES_STORMS=1-300 TIDELOG_GROWING_STORMS=1-300 TIDELOG_TRANSACTION_STORMS=1-400 $(BIN)/python -m pytest -n 2 tests/cluster/test_storms.py
