@@ -109,9 +109,7 @@ class Dialogue:
         if self.welcome and self._decoder.is_empty:
             messages = small_frame(data)
             # All that a response has; what its value is, whoever asked finds out.
-            if messages is not None and all(
-                len(one) == RESPONSE_LENGTH and one[0] == RESPONSE for one in messages
-            ):
+            if messages is not None and all(map(_is_response, messages)):
                 return messages
         answers = []
         for message in self._decoder.feed(data):
@@ -145,6 +143,10 @@ class Dialogue:
         assert isinstance(other, Introduction)
         self.member = other.member
         self._decoder.limits = KNOWN
+
+
+def _is_response(message: Message) -> bool:
+    return len(message) == RESPONSE_LENGTH and message[0] == RESPONSE and type(message[1]) is int
 
 
 def _nobody_is_out(_member: bytes, _boot: int, _nonce: bytes) -> None:

@@ -8,8 +8,8 @@ Invariants:
 - A read that is cancelled is taken back: the member is told that nobody waits.  What may change
   something and was sent is waited for; its task learns the outcome, and is cancelled behind it.
 - Sending never waits in the loop: what the system does not take at once a thread sends.
-- What tasks send that were woken together goes out behind the last of them, or ``BURST_S`` behind
-  the first; if the last sends nothing, with the next turn of the loop.
+- Of what tasks send that were woken together a member gets the first at once, and the others with
+  the last of them, the next ``BURST_S`` later, or the next turn of the loop: whatever is first.
 - What a connection that has ended owed is told to every task that waited for it.
 - Behind the end of a client nobody connects: who would have to is told so.
 - No thread outlives its loop for long, or the end of its client.
@@ -56,7 +56,11 @@ T = TypeVar("T")
 TICK_S = 0.25
 """Seconds after which a connection that is silent looks for requests that have waited too long."""
 BURST_S = 0.001
-"""Seconds behind which the requests of a burst wait for no more of them: tasks may compute."""
+"""Seconds behind what a member was sent in which other requests wait for more of them."""
+LATE_S = 0.01
+"""Seconds from which on a task that computes has had the requests of others wait too long."""
+PER_LATE = 100
+"""So many times as long as that took no request waits any more."""
 TAKEN_BACK = frozenset(("get", "scan", "copy", "stale", "status", "outcome", "lock"))
 """Operations that change nothing; a lock goes with its transaction."""
 
@@ -73,10 +77,10 @@ class WaitingTask:
 
 
 class Burst:
-    """What tasks send that one answer, or several, have woken: one write for each connection.
+    """What tasks send that one answer, or several, have woken: few writes for each connection.
 
     A member that hears ten requests at once takes them in one turn, and answers in one frame; so
-    one burst makes the next.
+    one burst makes the next.  Of a burst the first goes at once: its member works meanwhile.
     """
 
     def __init__(self, loop: Loop, now: Callable[[], float]) -> None:
@@ -85,22 +89,51 @@ class Burst:
         self._loop = loop
         self._now = now
         self._links: dict[Link, None] = {}
-        self._since = 0.0
-        self._flush = loop.protected(self._flushed)
+        """Connections that wait to be written to."""
+        self._since = self._looked_at = self._gathers_at = 0.0
+        self._end = loop.protected(self._ended)
 
     def add(self, link: Link) -> None:
-        """Have a connection written to: at once, unless tasks are about to run."""
-        if self.woken and not self._links:
-            self._since = self._now()
-            self._loop.soon(self._flush)
-        self._links[link] = None
-        if not self.woken or self._now() >= self._since + BURST_S:
+        """Have a connection written to: at once, or together with others that may come."""
+        now = self._now()
+        if self.woken and self._gathers_at <= now < link.written_at + BURST_S:
+            if not self._links:
+                self._since = now
+                self._loop.soon(self._end)
+            self._links[link] = None
+            self._looked_at = now
+        else:
+            self._links.pop(link, None)
+            link.flush()
+            if not self.woken:
+                self._flush()
+
+    def ran(self) -> None:
+        """Note that a task which was woken goes on."""
+        self.woken -= 1
+        if self._links:
+            self._look()
+
+    def _look(self) -> None:
+        now = self._now()
+        late = now - self._looked_at
+        if late > LATE_S:
+            self._gathers_at = now + PER_LATE * late
+        if now >= self._since + BURST_S:
             self._flush()
 
-    def _flushed(self) -> None:
-        links, self._links = self._links, {}
-        for link in links:
-            link.flush()
+    def _ended(self) -> None:
+        if self._links:
+            self._look()
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._links:
+                self._links.popitem()[0].flush()
+        finally:
+            if self._links:
+                self._loop.soon(self._end)
 
 
 class Link:
@@ -128,8 +161,12 @@ class Link:
         self._dialogue = dialogue
         self._connection: LineConnection | None = None
         self._burst = burst
+        self.written_at = -BURST_S
+        """When it was written to."""
+        self.send = loop.protected(self._send)
+        self._sleep = loop.protected(self._slept)
         self._gathered: list[bytes] = []
-        """What waits for the end of a burst."""
+        """What waits for more of a burst."""
         self._unsent: deque[bytes] = deque()
         """What the system did not take."""
         self._sending = False
@@ -242,8 +279,13 @@ class Link:
 
     def _send_later(self) -> None:
         if not self._sending:
-            self._sending = True
-            self._loop.start(self._send_rest)
+            try:
+                self._loop.start(self._send_rest)
+            except RuntimeError as error:  # the system gives no more threads
+                self._unsent.clear()
+                self.close(str(error))
+            else:
+                self._sending = True
 
     def _end(self, reason: str) -> None:
         self.reason = self.reason or reason
@@ -254,19 +296,20 @@ class Link:
         self.made.come()
         self.ended.come()
 
-    def send(self, data: bytes) -> None:
-        """Send bytes with those of a burst, or at once if there is none."""
+    def _send(self, data: bytes) -> None:
+        """Send bytes, or have them sent."""
         self._gathered.append(data)
         self._burst.add(self)
 
     def flush(self) -> None:
-        """Send what waits for the end of a burst."""
-        data = b"".join(self._gathered)
-        self._gathered.clear()
-        self._write(data)
+        """Send what waits for more of a burst."""
+        if self._gathered:
+            data = b"".join(self._gathered)
+            self._gathered.clear()
+            self.written_at = self._now()
+            self._write(data)
 
     def _write(self, data: bytes) -> None:
-        """Send bytes, or have them sent."""
         connection = self._connection
         assert connection is not None, "it is made"
         if not self._unsent:
@@ -294,18 +337,21 @@ class Link:
         if waiting.event is None:
             if self.reason is not None and waiting.number not in self.waiting:
                 return Broke(self.reason, self._now())
-            waiting.sleeper = sleeper = self._loop.sleeper()
-            try:
-                if taken_back:
-                    await self._loop.wait(sleeper, self._take_back, waiting)
-                else:
-                    await self._loop.wait(sleeper, never)
-            finally:
-                if waiting.sleeper is None:
-                    self._burst.woken -= 1
+            await self._sleep(waiting, taken_back)
         event, waiting.event = waiting.event, None
         assert event is not None
         return event
+
+    async def _slept(self, waiting: WaitingTask, taken_back: bool) -> None:
+        waiting.sleeper = sleeper = self._loop.sleeper()
+        try:
+            if taken_back:
+                await self._loop.wait(sleeper, self._take_back, waiting)
+            else:
+                await self._loop.wait(sleeper, never)
+        finally:
+            if waiting.sleeper is None:
+                self._burst.ran()
 
     def _take_back(self, waiting: WaitingTask) -> bool:
         if waiting.event is not None:

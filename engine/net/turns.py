@@ -53,10 +53,14 @@ class RequestTurns:
         lot, waits = self._waiting, self._rests or self._parked > 0
         while waits:
             self._parked += 1
+            was_woken = False
             try:
                 await lot.park()
+                was_woken = True
             finally:
                 self._parked -= 1
+                if not was_woken and not self._rests:
+                    self._wake()  # who came since may wait for whoever is cancelled here
             lot, waits = self._ahead, self._rests
         self._until = self._now() + self._left
 
@@ -72,6 +76,9 @@ class RequestTurns:
                 await trio.lowlevel.checkpoint()
         finally:
             self._rests = False
-            if self._parked:
-                woken = self._ahead.unpark(count=2)
-                self._waiting.unpark(count=2 - len(woken))
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._parked:
+            woken = self._ahead.unpark(count=2)
+            self._waiting.unpark(count=2 - len(woken))

@@ -17,8 +17,8 @@ from tidelog.engine.aio.asyncio_loop import AsyncioLoop
 from tidelog.engine.aio.trio_loop import TrioLoop
 from tidelog.engine.client.dialogue import RESPONSE, Dialogue
 from tidelog.engine.client.lines import Line, LineConnection
-from tidelog.engine.client.links import BURST_S, Burst, Link
-from tidelog.engine.client.routing import Cluster, Unreached
+from tidelog.engine.client.links import BURST_S, LATE_S, PER_LATE, Burst, Link
+from tidelog.engine.client.routing import Cluster, Unreached, Value
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, frame, pack_message
 from tidelog.engine.system.production import production
 
@@ -40,6 +40,22 @@ class Inline:
 
     def protected(self, function: Any) -> Any:
         return function
+
+
+class Later(Inline):
+    """A loop that does what it is given in its next turn."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+
+    def soon(self, work: Callable[..., object], /, *args: Any) -> bool:
+        self.calls.append(lambda: work(*args))
+        return True
+
+    def turn(self) -> None:
+        calls, self.calls = self.calls, []
+        for call in calls:
+            call()
 
 
 class Made(Link):
@@ -72,6 +88,10 @@ class Sent:
         link = Made(self._loop, lambda: self.time, address, dialogue, 1.0, self.burst)
 
         class Connection:
+            @staticmethod
+            def shut() -> None:
+                """End nothing."""
+
             @staticmethod
             def send_now(data: bytes) -> int:
                 messages = FrameDecoder(KNOWN).feed(data)
@@ -163,23 +183,29 @@ def test_a_request_of_which_only_a_part_was_sent_has_reached_nobody(
     assert not line.connections
 
 
-async def test_tasks_that_were_woken_together_send_in_one_piece_for_each_member() -> None:
+async def test_of_tasks_that_were_woken_together_the_first_sends_and_the_others_in_one_piece() -> (
+    None
+):
     sent = Sent(TrioLoop())
     first, second = sent.link("a:1"), sent.link("b:1")
     async with trio.open_nursery() as nursery:
-        for request in range(3):
+        for request in range(4):
             nursery.start_soon(asks, first, [request], [request])
-        for request in range(3, 5):
+        for request in range(4, 7):
             nursery.start_soon(asks, second, [request], [request])
         await wait_all_tasks_blocked()
-        assert len(sent.writes) == 5  # nobody was woken: nothing waits
+        assert len(sent.writes) == 7  # nobody was woken: nothing waits
         sent.writes.clear()
+        sent.time += BURST_S
         answered(first)
         answered(second)
         await wait_all_tasks_blocked()
-        assert sorted((address, sorted(requests)) for address, requests in sent.writes) == [
-            ("a:1", [[[0]], [[1]], [[2]]]), ("b:1", [[[3]], [[4]]]),
-        ]  # fmt: skip
+        counts = [(address, len(requests)) for address, requests in sent.writes]
+        assert sorted(counts) == [("a:1", 1), ("a:1", 3), ("b:1", 1), ("b:1", 2)]
+        assert sorted(request for _, some in sent.writes for request in some) == [
+            [[request]] for request in range(7)
+        ]
+        assert sent.burst.woken == 0
         answered(first)
         answered(second)
 
@@ -188,35 +214,152 @@ async def test_who_asks_for_nothing_more_keeps_nobody_waiting() -> None:
     sent = Sent(TrioLoop())
     link = sent.link("a:1")
     async with trio.open_nursery() as nursery:
-        for request in range(4):  # the last that runs asks for nothing, in whichever order
-            nursery.start_soon(asks, link, *[[request]] * (2 if request in (1, 2) else 1))
+        for request in range(5):  # the last that runs asks for nothing, in whichever order
+            nursery.start_soon(asks, link, *[[request]] * (2 if request in (1, 2, 3) else 1))
         await wait_all_tasks_blocked()
         sent.writes.clear()
+        sent.time += BURST_S
         answered(link)
         await wait_all_tasks_blocked()
-        assert sorted(request for _, some in sent.writes for request in some) == [[[1]], [[2]]]
-        assert sent.burst.woken == 0
+        assert [len(requests) for _, requests in sent.writes] == [1, 2]
         answered(link)
 
 
-async def test_a_request_waits_no_millisecond_for_those_who_compute() -> None:
+async def computed(seconds: float, tasks: int, *, rounds: int) -> list[list[int]]:
+    """Return how many requests each write of each round had, of tasks that compute before them."""
     sent = Sent(TrioLoop())
-    link = sent.link("a:1")
+    link, counts = sent.link("a:1"), list[list[int]]()
 
-    async def computes(request: int) -> None:
-        await asks(link, [request])
-        sent.time += BURST_S
-        await asks(link, [request])
+    async def computes() -> None:
+        for _ in range(rounds + 1):
+            sent.time += seconds
+            await asks(link, [0])
 
     async with trio.open_nursery() as nursery:
-        for request in range(5):
-            nursery.start_soon(computes, request)
-        await wait_all_tasks_blocked()
-        sent.writes.clear()
+        for _ in range(tasks):
+            nursery.start_soon(computes)
+        for _ in range(rounds):
+            await wait_all_tasks_blocked()
+            sent.writes.clear()
+            answered(link)
+            await wait_all_tasks_blocked()
+            counts.append([len(requests) for _, requests in sent.writes])
         answered(link)
-        await wait_all_tasks_blocked()
-        assert [len(requests) for _, requests in sent.writes] == [2, 2, 1]
-        answered(link)
+    return counts
+
+
+async def test_a_request_waits_only_while_its_member_has_just_been_sent_another() -> None:
+    assert await computed(BURST_S, 5, rounds=1) == [[1] * 5]
+    assert await computed(BURST_S / 2, 5, rounds=1) == [[2, 2, 1]]
+
+
+def round_of(sent: Sent, link: Made, seconds: float) -> list[int]:
+    """Return what each write had of a burst of four; behind the third somebody computed."""
+    sent.writes.clear()
+    sent.time += BURST_S
+    sent.burst.woken = 5
+    for number in range(5):
+        sent.time += seconds if number == 3 else 0.0
+        sent.burst.ran()
+        if number != 3:
+            link.tell("unlock", [number])
+    return [len(requests) for _, requests in sent.writes]
+
+
+def test_who_computed_for_long_has_others_wait_no_more_for_a_hundred_times_as_long() -> None:
+    """Commits left behind their deadline, as another task of their loop computed for a second."""
+    sent = Sent(Later())
+    link = sent.link("a:1")
+    assert round_of(sent, link, 0.0) == [1, 3]
+    assert round_of(sent, link, LATE_S / 2) == [1, 2, 1]
+    assert round_of(sent, link, 0.0) == [1, 3]
+    assert round_of(sent, link, 2 * LATE_S) == [1, 2, 1]
+    assert round_of(sent, link, 0.0) == [1] * 4
+    sent.time += PER_LATE * 2 * LATE_S
+    assert round_of(sent, link, 0.0) == [1, 3]
+
+
+def test_who_computes_last_and_sends_nothing_is_noticed_by_the_next_turn_of_the_loop() -> None:
+    loop = Later()
+    sent = Sent(loop)
+    link = sent.link("a:1")
+    link.written_at, sent.burst.woken = sent.time, 2
+    sent.burst.ran()
+    link.tell("unlock", [0])
+    sent.burst.ran()
+    assert sent.writes == []
+    sent.time += 2 * LATE_S
+    loop.turn()
+    assert len(sent.writes) == 1
+    assert round_of(sent, link, 0.0) == [1] * 4
+
+
+async def test_what_waits_goes_out_in_order_and_a_cancellation_behind_its_request() -> None:
+    sent = Sent(TrioLoop())
+    link = sent.link("a:1")
+    link.written_at, sent.burst.woken = sent.time, 1
+    for request in ("a", "b"):
+        waiting = link.ask("get", [request], 1.0)
+        link.tell("unlock", [request])
+        assert link._take_back(waiting)
+    assert sent.writes == []
+    sent.burst.ran()
+    link.ask("get", ["c"], 1.0)
+    assert sent.writes == [("a:1", [["a"], ["a"], 1, ["b"], ["b"], 3, ["c"]])]
+
+
+async def test_an_answer_to_who_is_awake_wakes_nobody() -> None:
+    sent = Sent(TrioLoop())
+    link = sent.link("a:1")
+    waiting = link.ask("get", [0], 1.0)
+    answered(link)
+    assert sent.burst.woken == 0
+    assert await link.answer(waiting, taken_back=True) == Value(None, sent.time)
+    assert sent.burst.woken == 0
+
+
+def test_one_connection_that_fails_keeps_no_other_from_being_written_to() -> None:
+    """Its error went through the loop, and what the others had to send stayed where it was."""
+    loop = Later()
+    sent = Sent(loop)
+    links = [sent.link("a:1"), sent.link("b:1"), sent.link("c:1")]
+    sent.burst.woken = 1
+
+    def fails(_data: bytes) -> None:
+        raise RuntimeError("it is broken")
+
+    for link in links:
+        link.written_at = sent.time
+        link.ask("get", [0], 1.0)
+    links[1]._write = fails  # type: ignore[assignment, method-assign]
+    with pytest.raises(RuntimeError, match="it is broken"):
+        loop.turn()
+    loop.turn()
+    assert sorted(address for address, _ in sent.writes) == ["a:1", "c:1"]
+
+
+def test_the_last_of_a_burst_has_all_connections_written_to() -> None:
+    sent = Sent(Later())
+    first, second = sent.link("a:1"), sent.link("b:1")
+    sent.burst.woken, first.written_at = 1, sent.time
+    first.tell("unlock", [0])
+    sent.burst.ran()
+    second.tell("unlock", [1])
+    assert sent.writes == [("b:1", [[1]]), ("a:1", [[0]])]
+
+
+def test_a_connection_for_which_no_thread_can_be_started_ends(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, _ = link_on(ends[0], Inline())
+
+    def start(_job: Callable[[], None]) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(link._loop, "start", start)
+    link.send(bytes(16 << 20))
+    assert link.reason == "can't start new thread"
+    assert not link._unsent
 
 
 @pytest.mark.parametrize("taken_back", [True, False])
@@ -258,3 +401,30 @@ def test_a_burst_counts_who_was_cancelled_once_in_asyncio(taken_back: bool) -> N
         return sent.burst.woken
 
     assert asyncio.run(main()) == 0
+
+
+def test_frames_of_answers_that_no_member_sends_end_the_connection() -> None:
+    """An id that was a list went through the loop of its client as a ``TypeError``."""
+    link = Sent(Inline()).link("a:1")
+    answer = [RESPONSE, 1, None]
+    for wrong in ([RESPONSE, [], None], [RESPONSE, "1", None], [RESPONSE, 1], [9999, 1, None]):
+        for messages in ([wrong], [answer, wrong], [wrong, answer]):
+            link.reason = None
+            link._arrived(frame(list(map(pack_message, messages))))
+            assert link.reason is not None
+
+
+def test_a_whole_frame_behind_the_beginning_of_another_is_a_part_of_that() -> None:
+    link = Sent(Inline()).link("a:1")
+    answers = frame([pack_message([RESPONSE, 1, b"x" * 100])])
+    heard = [
+        answer[1] for part in (answers[:9], answers[9:]) for answer in link._dialogue.feed(part)
+    ]
+    assert heard == [1]
+    inner = frame([pack_message([RESPONSE, 2, None])])
+    outer = frame([pack_message([RESPONSE, 1, inner])])
+    at = outer.index(inner)
+    parts = outer[:at], inner, outer[at + len(inner) :]
+    assert [one for part in parts if part for one in link._dialogue.feed(part)] == [
+        [RESPONSE, 1, inner]
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -110,3 +111,42 @@ def test_who_is_cancelled_in_its_turn_lets_the_next_one_have_it() -> None:
 
     trio.run(main, clock=loop.clock)
     assert [name for name, _ in loop.done] == ["cancelled", "next"]
+
+
+def test_who_is_cancelled_while_it_waits_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who came before it had gone on waited for it, and all who came later behind that one."""
+
+    async def main(loop: Loop) -> None:
+        scope = trio.CancelScope()
+
+        async def cancelled() -> None:
+            with scope:
+                await loop.carry_out("cancelled", 1, 0.0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(loop.carry_out, "first", 1, 2 * TURN_S)
+            nursery.start_soon(cancelled)
+            await trio.lowlevel.checkpoint()
+            nursery.start_soon(loop.carry_out, "next", 1, 0.0)
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(loop.carry_out, "last", 1, 0.0)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    for seed in range(20):  # which shuffle what runs in a round
+        monkeypatch.setattr("trio._core._run._r", random.Random(seed))
+        loop = Loop()
+        trio.run(main, loop, clock=loop.clock)
+        assert {"first", "next", "last"} <= {name for name, _ in loop.done}
+
+
+async def test_a_turn_ends_by_the_clock_that_it_was_given() -> None:
+    now = 5.0
+    turns = RequestTurns(lambda: now)
+    async with turns:
+        assert not turns.is_over()
+        now += TURN_S
+        assert turns.is_over()
