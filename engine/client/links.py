@@ -56,7 +56,7 @@ T = TypeVar("T")
 TICK_S = 0.25
 """Seconds after which a connection that is silent looks for requests that have waited too long."""
 BURST_S = 0.001
-"""Seconds behind what a member was sent in which other requests wait for more of them."""
+"""Seconds behind what a member was sent of a burst in which the others of it wait for more."""
 LATE_S = 0.01
 """Seconds from which on a task that computes has had the requests of others wait too long."""
 PER_LATE = 100
@@ -90,13 +90,22 @@ class Burst:
         self._now = now
         self._links: dict[Link, None] = {}
         """Connections that wait to be written to."""
+        self._written: dict[Link, float] = {}
+        """When what was written to in this burst was so the last time."""
         self._since = self._looked_at = self._gathers_at = 0.0
         self._end = loop.protected(self._ended)
+
+    def wakes(self) -> None:
+        """Note that a task was woken."""
+        if not self.woken:
+            self._written.clear()
+        self.woken += 1
 
     def add(self, link: Link) -> None:
         """Have a connection written to: at once, or together with others that may come."""
         now = self._now()
-        if self.woken and self._gathers_at <= now < link.written_at + BURST_S:
+        written = self._written.get(link, -BURST_S)
+        if self.woken and self._gathers_at <= now < written + BURST_S:
             if not self._links:
                 self._since = now
                 self._loop.soon(self._end)
@@ -104,7 +113,7 @@ class Burst:
             self._looked_at = now
         else:
             self._links.pop(link, None)
-            link.flush()
+            self._write(link)
             if not self.woken:
                 self._flush()
 
@@ -130,10 +139,14 @@ class Burst:
     def _flush(self) -> None:
         try:
             while self._links:
-                self._links.popitem()[0].flush()
+                self._write(self._links.popitem()[0])
         finally:
             if self._links:
                 self._loop.soon(self._end)
+
+    def _write(self, link: Link) -> None:
+        self._written[link] = self._now()
+        link.flush()
 
 
 class Link:
@@ -161,8 +174,6 @@ class Link:
         self._dialogue = dialogue
         self._connection: LineConnection | None = None
         self._burst = burst
-        self.written_at = -BURST_S
-        """When it was written to."""
         self.send = loop.protected(self._send)
         self._sleep = loop.protected(self._slept)
         self._gathered: list[bytes] = []
@@ -269,7 +280,7 @@ class Link:
         waiting.event = event
         sleeper, waiting.sleeper = waiting.sleeper, None
         if sleeper is not None:
-            self._burst.woken += 1
+            self._burst.wakes()
             self._loop.wake(sleeper)
 
     def _sent(self) -> None:
@@ -306,7 +317,6 @@ class Link:
         if self._gathered:
             data = b"".join(self._gathered)
             self._gathered.clear()
-            self.written_at = self._now()
             self._write(data)
 
     def _write(self, data: bytes) -> None:

@@ -196,7 +196,6 @@ async def test_of_tasks_that_were_woken_together_the_first_sends_and_the_others_
         await wait_all_tasks_blocked()
         assert len(sent.writes) == 7  # nobody was woken: nothing waits
         sent.writes.clear()
-        sent.time += BURST_S
         answered(first)
         answered(second)
         await wait_all_tasks_blocked()
@@ -218,7 +217,6 @@ async def test_who_asks_for_nothing_more_keeps_nobody_waiting() -> None:
             nursery.start_soon(asks, link, *[[request]] * (2 if request in (1, 2, 3) else 1))
         await wait_all_tasks_blocked()
         sent.writes.clear()
-        sent.time += BURST_S
         answered(link)
         await wait_all_tasks_blocked()
         assert [len(requests) for _, requests in sent.writes] == [1, 2]
@@ -250,15 +248,23 @@ async def computed(seconds: float, tasks: int, *, rounds: int) -> list[list[int]
 
 async def test_a_request_waits_only_while_its_member_has_just_been_sent_another() -> None:
     assert await computed(BURST_S, 5, rounds=1) == [[1] * 5]
-    assert await computed(BURST_S / 2, 5, rounds=1) == [[2, 2, 1]]
+    assert await computed(BURST_S / 2, 5, rounds=1) == [[1, 2, 2]]
+
+
+def begun(sent: Sent, *links: Made) -> None:
+    """Begin a burst of one task, in which something was written to each of some links."""
+    sent.burst.wakes()
+    for link in links:
+        link.tell("unlock", ["first"])
+    sent.writes.clear()
 
 
 def round_of(sent: Sent, link: Made, seconds: float) -> list[int]:
-    """Return what each write had of a burst of four; behind the third somebody computed."""
+    """Return what each write had of a burst of five; behind the third somebody computed."""
     sent.writes.clear()
-    sent.time += BURST_S
-    sent.burst.woken = 5
-    for number in range(5):
+    for _ in range(6):
+        sent.burst.wakes()
+    for number in range(6):
         sent.time += seconds if number == 3 else 0.0
         sent.burst.ran()
         if number != 3:
@@ -270,20 +276,23 @@ def test_who_computed_for_long_has_others_wait_no_more_for_a_hundred_times_as_lo
     """Commits left behind their deadline, as another task of their loop computed for a second."""
     sent = Sent(Later())
     link = sent.link("a:1")
-    assert round_of(sent, link, 0.0) == [1, 3]
-    assert round_of(sent, link, LATE_S / 2) == [1, 2, 1]
-    assert round_of(sent, link, 0.0) == [1, 3]
-    assert round_of(sent, link, 2 * LATE_S) == [1, 2, 1]
-    assert round_of(sent, link, 0.0) == [1] * 4
-    sent.time += PER_LATE * 2 * LATE_S
-    assert round_of(sent, link, 0.0) == [1, 3]
+    assert round_of(sent, link, 0.0) == [1, 4]
+    assert round_of(sent, link, LATE_S / 2) == [1, 2, 2]
+    assert round_of(sent, link, 0.0) == [1, 4]
+    assert round_of(sent, link, 2 * LATE_S) == [1, 2, 1, 1]
+    assert round_of(sent, link, 0.0) == [1] * 5
+    sent.time += PER_LATE * LATE_S
+    assert round_of(sent, link, 0.0) == [1] * 5
+    sent.time += PER_LATE * LATE_S + BURST_S
+    assert round_of(sent, link, 0.0) == [1, 4]
 
 
 def test_who_computes_last_and_sends_nothing_is_noticed_by_the_next_turn_of_the_loop() -> None:
     loop = Later()
     sent = Sent(loop)
     link = sent.link("a:1")
-    link.written_at, sent.burst.woken = sent.time, 2
+    begun(sent, link)
+    sent.burst.wakes()
     sent.burst.ran()
     link.tell("unlock", [0])
     sent.burst.ran()
@@ -291,13 +300,13 @@ def test_who_computes_last_and_sends_nothing_is_noticed_by_the_next_turn_of_the_
     sent.time += 2 * LATE_S
     loop.turn()
     assert len(sent.writes) == 1
-    assert round_of(sent, link, 0.0) == [1] * 4
+    assert round_of(sent, link, 0.0) == [1] * 5
 
 
 async def test_what_waits_goes_out_in_order_and_a_cancellation_behind_its_request() -> None:
     sent = Sent(TrioLoop())
     link = sent.link("a:1")
-    link.written_at, sent.burst.woken = sent.time, 1
+    begun(sent, link)
     for request in ("a", "b"):
         waiting = link.ask("get", [request], 1.0)
         link.tell("unlock", [request])
@@ -305,7 +314,7 @@ async def test_what_waits_goes_out_in_order_and_a_cancellation_behind_its_reques
     assert sent.writes == []
     sent.burst.ran()
     link.ask("get", ["c"], 1.0)
-    assert sent.writes == [("a:1", [["a"], ["a"], 1, ["b"], ["b"], 3, ["c"]])]
+    assert sent.writes == [("a:1", [["a"], ["a"], 2, ["b"], ["b"], 4, ["c"]])]
 
 
 async def test_an_answer_to_who_is_awake_wakes_nobody() -> None:
@@ -323,13 +332,12 @@ def test_one_connection_that_fails_keeps_no_other_from_being_written_to() -> Non
     loop = Later()
     sent = Sent(loop)
     links = [sent.link("a:1"), sent.link("b:1"), sent.link("c:1")]
-    sent.burst.woken = 1
+    begun(sent, *links)
 
     def fails(_data: bytes) -> None:
         raise RuntimeError("it is broken")
 
     for link in links:
-        link.written_at = sent.time
         link.ask("get", [0], 1.0)
     links[1]._write = fails  # type: ignore[assignment, method-assign]
     with pytest.raises(RuntimeError, match="it is broken"):
@@ -341,7 +349,7 @@ def test_one_connection_that_fails_keeps_no_other_from_being_written_to() -> Non
 def test_the_last_of_a_burst_has_all_connections_written_to() -> None:
     sent = Sent(Later())
     first, second = sent.link("a:1"), sent.link("b:1")
-    sent.burst.woken, first.written_at = 1, sent.time
+    begun(sent, first)
     first.tell("unlock", [0])
     sent.burst.ran()
     second.tell("unlock", [1])
