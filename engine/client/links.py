@@ -92,7 +92,12 @@ class Burst:
         """Connections that wait to be written to."""
         self._written: dict[Link, float] = {}
         """When what was written to in this burst was so the last time."""
-        self._since = self._looked_at = self._gathers_at = 0.0
+        self._since = 0.0
+        """When the first of them began to wait."""
+        self._looked_at = 0.0
+        """When the last request began to wait."""
+        self._gathers_at = 0.0
+        """Until then nothing waits."""
         self._end = loop.protected(self._ended)
 
     def wakes(self) -> None:
