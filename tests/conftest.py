@@ -35,9 +35,10 @@ LIMITS = {"slow": 300, "spark": 600, "nightly": 7200}
 
 COUNTED = [
     Path(__file__).parent / folder
-    for folder in ("affinity", "wal", "tx", "checkpoints", "rebalance", "engine", "cluster")
+    for folder in ("affinity", "wal", "tx", "checkpoints", "rebalance", "engine")
 ]
-"""Folders of the tests that coverage is made of.  Slow ones are not: counting would double them."""
+"""Folders of the tests that coverage is made of.  Slow ones are not, nor those of whole clusters:
+counting would double them."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

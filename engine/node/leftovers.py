@@ -1,8 +1,9 @@
 """Copies that this member has and shall not hold any more: they are cleared, in the log.
 
-A copy is left over once it stands in no row, no goal and no in-sync set.  It is cleared only when
-all members that are present know the decision that took it out (MIGRATIONS M9): whoever has to go
-on from an older log still finds it.
+A copy is left over once it stands in no row, no goal and no in-sync set, and catches up no more: a
+row can come to others while one of its members is on its way back, and then it follows its primary
+until that lets it go.  It is cleared only when all members that are present know the decision that
+took it out (MIGRATIONS M9): whoever has to go on from an older log still finds it.
 
 Left out: removing what was cleared, which the next checkpoint does.
 """
@@ -66,7 +67,8 @@ class Leftovers:
                 self._found[partition] = copies.changed
 
     def _is_held(self, copies: PartitionCopies) -> bool:
-        return copies.may_hold(self._me.member) or copies.has(self._me.member)
+        wanted = copies.may_hold(self._me.member) or copies.has(self._me.member)
+        return wanted or copies.admission(self._me) is not None
 
     def tick(self) -> None:
         """Clear what all know to be left over."""

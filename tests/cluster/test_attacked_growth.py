@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 import trio
-from cluster.test_growing import QUICK, WRITTEN, gone, grown, left, partitions, placed, want
+from cluster.test_growing import (
+    QUICK,
+    WRITTEN,
+    check_values,
+    gone,
+    grown,
+    left,
+    partitions,
+    placed,
+    want,
+)
 
-from support.copies import Group, live
+from support.copies import Group, admitted, live
 from support.losing import ask, lose
 from support.raw_client import FailureError
 from tidelog.affinity.changes import CopiesRemoved
@@ -18,6 +29,8 @@ from tidelog.affinity.goals import rows_due
 from tidelog.affinity.table import PartitionRow
 from tidelog.affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
 from tidelog.engine.agreement.timing import Timing
+from tidelog.engine.node.leftovers import LOOK_AGAIN_S
+from tidelog.engine.node.supplying import Supplies
 
 SEEDS = range(5)
 
@@ -248,3 +261,49 @@ def test_a_partition_is_not_moved_to_somebody_whose_copy_goes() -> None:
         assert all(len(one.row.replicas) == 3 for one in partitions(group))
 
     live(scenario, seed=0, partitions=6, backups=2, timing=QUICK)
+
+
+def test_who_is_on_its_way_back_as_its_rows_come_to_others_follows_until_it_is_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its copies were cleared as left over, and what it was sent contradicted its own log."""
+    lets_go: list[bool] = []
+    withdraw = Supplies._withdraw
+
+    def slowly(supplies: Supplies, copy: Incarnation, left: Iterable[int]) -> None:
+        if lets_go:
+            withdraw(supplies, copy, left)
+
+    monkeypatch.setattr(Supplies, "_withdraw", slowly)
+
+    async def scenario(group: Group) -> None:
+        at = group.at
+        group.partition = 3  # of which n4 gets the copy of n1
+        await group.put(WRITTEN, b"before")
+        await group.away("n1")
+        await group.put(WRITTEN, b"meanwhile")
+        for name in ("n2", "n3"):
+            at.hold("supply", src=name, dst="n1")
+        at.start(["n1"])
+        back = Incarnation(at.member_id("n1"), 2)
+
+        def copies() -> PartitionCopies:
+            return partitions(group)[group.partition]
+
+        await admitted(group, "n1")
+        at.join("n4")
+        await group.until(lambda: not copies().may_hold(back.member))
+        assert copies().admission(back) is not None
+        for _ in range(3):
+            await group.put(WRITTEN, b"behind")
+            await trio.sleep(LOOK_AGAIN_S)
+            assert at.member("n1").groups.following(group.partition) is not None
+            assert at.member("n1").log.state.counters[group.partition].hwm > 0
+        lets_go.append(True)
+        for name in ("n2", "n3"):
+            at.release("supply", src=name, dst="n1")
+        await placed(group)
+        await check_values(group, b"behind")
+        await group.equal()
+
+    live(scenario, partitions=6, backups=2, timing=QUICK)

@@ -9,7 +9,13 @@ from uuid import UUID
 
 from support.takeovers import state_of
 from tidelog.affinity.table import PartitionRow
-from tidelog.affinity.topology import Incarnation, KnownMember, PartitionCopies, Topology
+from tidelog.affinity.topology import (
+    Incarnation,
+    KnownMember,
+    MovingCopy,
+    PartitionCopies,
+    Topology,
+)
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.node.leftovers import LOOK_AGAIN_S, Leftovers
 
@@ -91,6 +97,18 @@ def test_a_copy_that_is_wanted_again_or_counts_still_stays() -> None:
         assert around.tick() == []
     around.decide(around.topology)
     assert around.tick() == [(0, DROPPED)]
+
+
+def test_a_copy_that_follows_still_as_its_row_came_to_others_stays_until_it_is_let_go() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    [copies] = around.topology.partitions
+    follows = replace(copies, moving=(MovingCopy(ME, DROPPED - 1),))
+    around.decide(replace(around.topology, partitions=(follows,)))
+    assert around.tick() == []
+    over = replace(copies, moving=(MovingCopy(Incarnation(ME.member, 2), DROPPED - 1),))
+    around.decide(replace(around.topology, partitions=(over,)))
+    assert around.tick() == [(0, DROPPED)], "another boot has gone, and follows no more"
 
 
 def test_what_has_nothing_and_what_counts_for_nothing_is_not_cleared() -> None:
