@@ -107,7 +107,6 @@ def committing(
     given = given_id is not None
     attempt, asked = 1 if given_id is None else cluster.next_attempt(given_id), False
     pause, races = PAUSE_S, 0
-    again: AgainError | None = None
     while True:
         tx_id = first[0] if first else given_id or new_id()
         home = _home(cluster, commit, given_id)
@@ -118,7 +117,6 @@ def committing(
         try:
             answer = yield from served(cluster, job, first[1] if first else None)
         except AgainError as error:
-            again = error
             first, races = None, races + 1
             if races == races_max:
                 raise RolledBackError(f"the transaction was not committed: {error}") from None
@@ -132,9 +130,6 @@ def committing(
         if refused is not None:
             if given_id is not None and refused.attempt:
                 attempt = cluster.refused(given_id, refused.attempt)
-            if again is not None and commit.opened is not None and not refused.attempt:
-                # The attempt before had them, as locks of a commit, and gave them back.
-                raise RolledBackError(f"the locks of the transaction were let go: {again}")
             if not (asked and refused.attempt):
                 raise refused
         elif lost is None:

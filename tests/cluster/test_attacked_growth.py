@@ -303,6 +303,7 @@ def test_who_is_on_its_way_back_as_its_rows_come_to_others_follows_until_it_is_l
         for name in ("n2", "n3"):
             at.release("supply", src=name, dst="n1")
         await placed(group)
+        await group.until(lambda: at.member("n1").log.state.counters[group.partition].hwm == 0)
         await check_values(group, b"behind")
         await group.equal()
 

@@ -41,7 +41,6 @@ from tidelog.errors import (
     DiskError,
     NotEnoughMembersError,
     PartitionUnavailableError,
-    RolledBackError,
 )
 
 SCRIPTS = sorted((Path(__file__).parent / "client_scripts").glob("*.txt"))
@@ -171,22 +170,6 @@ def test_a_first_attempt_that_others_made_and_that_lost_its_race_is_followed_by_
     step = steps.send(StepDone(1.0))
     assert isinstance(step, Ask)
     assert step.arguments[0] == b"%016d" % 0
-
-
-@pytest.mark.parametrize("opened", [None, b"opened"])
-def test_who_has_lost_its_locks_with_an_attempt_is_told_what_was_in_the_way_of_that(
-    opened: bytes | None,
-) -> None:
-    commit = put_of(7, 0, b"k", b"v")._replace(opened=opened)
-    steps = committing(cluster(), commit, None, lambda: b"i" * 16, 10.0)
-    next(steps)
-    steps.send(Failed("again", "a snapshot was taken", {}, 1.0))
-    steps.send(StepDone(1.0))
-    gone = Failed(RolledBackError.code, "there are none", {}, 2.0)
-    with pytest.raises(RolledBackError) as caught:
-        steps.send(gone)
-    why = "there are none" if opened is None else "let go: a snapshot was taken"
-    assert str(caught.value).endswith(why)
 
 
 def test_a_commit_whose_outcome_nobody_can_tell_is_unknown_whatever_was_said() -> None:
