@@ -38,7 +38,6 @@ from tidelog.affinity.partitions import Space, partitions_of
 from tidelog.checkpoints.marks import PartitionMark
 from tidelog.engine.data.partition_store import mark_key
 from tidelog.engine.data.stored import TRAILER_SIZE, pack_prefix
-from tidelog.engine.node.taking_in import STORE_BYTES
 
 MIB = 1 << 20
 OPTIONS = {
@@ -65,6 +64,8 @@ BATCH_BYTES = 1 * MIB
 WRITERS = 4
 CUT_BYTES = 80 * MIB
 """Written so that what came before goes from the logs."""
+STORE_BYTES = 8 * MIB
+"""What a transaction of LMDB alone has: about as much as those of a copy that goes on alone."""
 LOOK_S = 0.1
 BYTES_MUST, TIME_MUST = 0.02, 0.10
 RATIO_MUST, RATIO_AIM, P99_MUST = 0.15, 0.4, 3.0

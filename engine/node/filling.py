@@ -6,8 +6,8 @@ Invariants:
   is newer than the counter comes again by history, and loses against itself.
 - Of what is sent at most ``AHEAD_BYTES`` and one piece are under way to a copy that has not said
   that they have arrived.
-- While others write, a copy is sent to for half of the time: the other half is theirs, on the
-  disks, the wires and the processors of all who take part.
+- While others write, a copy is sent to for a fifth of the time: the rest is theirs, on the disks,
+  the wires and the processors of all who take part.
 - The log is pinned from before the instant, far enough for what was pending then.
 - With the ADMIT goes a tally of all pairs that were sent: the copy compares (M3).
 
@@ -42,14 +42,14 @@ from .log import NodeLog
 from .returns import Return
 from .supply_log import PIN_BYTES_MAX
 
-PIECE_BYTES, PIECE_ROWS = 512 << 10, 4096
+PIECE_BYTES, PIECE_ROWS = 1 << 20, 4096
 """Bytes of values, or pairs, with which a piece ends: it is encoded and sent in the loop."""
-BLOCK_BYTES, BLOCK_ROWS = 128 << 10, 1024
-"""Bytes of values, or pairs, that are read between two chances for other threads."""
+BLOCK_BYTES, BLOCK_ROWS = 256 << 10, 1024
+"""Bytes of values, or pairs, that are read and checked together."""
 AHEAD_BYTES = 4 << 20
 """Bytes under way from which on no further piece is sent."""
-PAUSE_S_MAX = 0.25
-"""Seconds for which writers are given way behind a piece, at most."""
+PAUSES, PAUSE_S_MAX = 4, 0.25
+"""Pauses behind a piece while others write, each as long as that took, and seconds at most."""
 PENDING_BYTES = 64 << 20
 """Bytes of log before an instant in which the PREPARE of everything pending then is looked for."""
 
@@ -110,7 +110,7 @@ class Filling:
                 self._reached("supply.first" if number == 1 else "supply.middle")
                 await returning.room(AHEAD_BYTES)
                 if self._log.position > position:  # somebody writes meanwhile
-                    await trio.sleep(min(now() - began, PAUSE_S_MAX))
+                    await trio.sleep(min(PAUSES * (now() - began), PAUSE_S_MAX))
             number += 1
             end = FillEnd(_ending(pairs.state, place.admission), tally)
             message = fill_message(FillPiece(place, number, PackedPairs(b"", b""), end))
@@ -158,7 +158,6 @@ class _Pairs:
         for block in self._blocks:
             pairs += block
             size += sum(map(len, map(itemgetter(1), block)))
-            self._files.environment.rest()
             if size >= PIECE_BYTES or len(pairs) >= PIECE_ROWS:
                 break
         if not pairs:

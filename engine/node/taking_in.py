@@ -9,6 +9,8 @@ Invariants:
 - Of pieces that have arrived and are not stored at most ``HELD_BYTES`` wait, of all full copies
   together, and what is under way when they come to that.
 - No pair is written that is not whole, of this partition, and behind all that were written.
+- What arrives while others are stored is stored together then, the partition with the most first:
+  the faster it arrives, the more a transaction has.
 - There is no ADMIT unless what was written, and what was of maps that have gone, is all that was
   sent (M3).
 
@@ -38,9 +40,9 @@ GATHER_S = 0.1
 """Seconds in which other primaries may begin copies, too: one checkpoint clears for them all."""
 HELD_BYTES = 32 << 20
 """Bytes of pieces that have arrived and are not stored, from which on no more are demanded."""
-STORE_BYTES = 4 << 20
-"""Bytes of pieces that a transaction of the data file has at least, but for the last: syncs of logs
-on the same disk wait for its sync, and there is one for each."""
+STORE_BYTES = 2 << 20
+"""Bytes of pieces with which a transaction of the data file begins once no other is under way: logs
+on the same disk wait for its sync, so few bytes come in small ones, and many in few."""
 TELL_BYTES = 1 << 20
 """Bytes that have arrived, behind which the primary is told: less than it sends ahead."""
 ALIVE_S = 1.0
@@ -172,7 +174,7 @@ class TakingIn:
         busy = [
             filling
             for filling in self._fillings.values()
-            if (filling.stores or not filling.demanded) and now >= filling.told_at + ALIVE_S
+            if (self._is_busy(filling) or not filling.demanded) and now >= filling.told_at + ALIVE_S
         ]
         for filling in busy:
             filling.told_at = now
@@ -281,11 +283,11 @@ class TakingIn:
     async def _news_of(self, filling: _Filling) -> bool:
         """Wait until it is worth to store pieces; False if the primary has sent none for long.
 
-        It sends none while this member stores what it has sent.
+        It sends none while what it has sent is stored, or waits for that.
         """
         while not self._is_worth_storing(filling):
             of_primary = (one for one in self._fillings.values() if one.primary == filling.primary)
-            if any(one.stores for one in of_primary):
+            if any(map(self._is_busy, of_primary)):
                 self._heard_at[filling.primary] = self._now()
             left = self._heard_at[filling.primary] + PATIENCE_S - self._now()
             if left <= 0:
@@ -295,17 +297,21 @@ class TakingIn:
                 await filling.news.wait()
         return True
 
+    def _is_busy(self, filling: _Filling) -> bool:
+        """Tell whether pieces are being stored, or wait until others are."""
+        return filling.stores or (filling.held > 0 and self._stores)
+
     def _is_worth_storing(self, filling: _Filling) -> bool:
         """Tell whether to store what has arrived, or to go on to the end.
 
         A few pieces are stored alone only if there would be no room otherwise: each transaction has
         a sync.
         """
-        return (
-            filling.has_ended
-            or filling.held >= STORE_BYTES
-            or (len(filling.pieces) > 0 and self.bytes_held >= HELD_BYTES and not self._stores)
-        )
+        if filling.has_ended:
+            return True
+        most = max(one.held for one in (filling, *self._fillings.values()))
+        is_enough = most >= STORE_BYTES or self.bytes_held >= HELD_BYTES
+        return is_enough and filling.held == most and not self._stores
 
     def _wake(self, fillings: Iterable[_Filling]) -> None:
         """Let those go on for whom that is worth it: many full copies wait while few store."""

@@ -283,7 +283,6 @@ def rests(monkeypatch: Patch) -> list[str]:
 
     monkeypatch.setattr(Environment, "rest", rest)
     named(supply_log.SearchedLog, "read", "history")
-    named(filling._Pairs, "next", "pairs")
     return found
 
 
@@ -300,20 +299,6 @@ def test_who_looks_for_history_gives_way(rests: list[str]) -> None:
 
     live(scenario)
     assert rests.count("history") >= 2
-
-
-def test_who_reads_a_full_copy_gives_way(rests: list[str]) -> None:
-    async def scenario(group: Group) -> None:
-        name = group.backups[-1]
-        await group.put(range(20, 60), b"v" * (filling.BLOCK_BYTES // 10))
-        await group.equal()
-        await group.away(name)
-        await cut_history(group)
-        await group.back(name)
-        assert SupplyKind.FULL in kinds(group, name)
-
-    live(scenario, options=CUT)
-    assert rests.count("pairs") >= 4
 
 
 @pytest.mark.usefixtures("small_pieces")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -20,6 +21,7 @@ from tidelog.engine.node.filling import (
     AHEAD_BYTES,
     BLOCK_BYTES,
     BLOCK_ROWS,
+    PAUSES,
     PENDING_BYTES,
     PIECE_BYTES,
     Filling,
@@ -209,3 +211,20 @@ def test_no_more_is_under_way_than_a_copy_may_hold(monkeypatch: pytest.MonkeyPat
 
     at.live(at.send, *map(answer, (1, 2, 3)))
     assert len(at.pieces()) == 4
+
+
+@pytest.mark.parametrize(("writes", "pause"), [(True, 0.03 * PAUSES), (False, 0.0)])
+def test_writers_have_several_times_as_long_as_a_piece_takes_to_themselves(
+    monkeypatch: pytest.MonkeyPatch, writes: bool, pause: float
+) -> None:
+    at, told_at = Around(monkeypatch), list[float]()
+
+    async def room(_bytes_max: int) -> None:
+        told_at.append(trio.current_time())
+        await trio.sleep(0.03)
+        at.log.position += writes
+
+    monkeypatch.setattr(at.returning, "room", room)
+    at.live(at.send)
+    between = [later - earlier for earlier, later in pairwise(told_at)]
+    assert between == pytest.approx([0.03 + pause] * 2)

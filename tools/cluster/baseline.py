@@ -142,6 +142,12 @@ def advice(seats: Sequence[Seat], folder: str) -> list[str]:
                 f"{name} is away, and its vote is missing: {start_text(folder, name)}; "
                 f"if its disk is gone, `tidelog cluster lose {place} {name}`"
             )
+        elif seat.stage == "leaving" and seat.state == "down" and seat.copies:
+            lines.append(
+                f"{name} is away, and others are to get what it holds: "
+                f"{start_text(folder, name)}; if its disk is gone, "
+                f"`tidelog cluster lose {place} {name}`"
+            )
     return lines
 
 

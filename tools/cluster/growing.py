@@ -27,7 +27,7 @@ from ...engine.system.environment import address_text
 from ...engine.system.layout import MANIFEST_NAME
 from ..server.members import check_member_name, parsed_address
 from ..shell.exits import NotServedError, RefusedError
-from .baseline import Seat, changes_text, is_settled, seats_of
+from .baseline import Seat, advice, changes_text, is_settled, seats_of
 from .cluster_file import ELSEWHERE, LocalCluster, LocalMember, start_text, write_cluster
 from .elsewhere import found_cluster
 from .running import (
@@ -171,31 +171,40 @@ def note_out(folder: str, name: str, out: bool) -> None:
 def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
     """Wait until a member is as it is wanted, and everything has moved; tell how far it is.
 
-    While others are away, what they are to hold is not waited for.
+    While others are away, what they are to hold is not waited for, and they are told of.
     """
     deadline = time.monotonic() + CHANGED_S_MAX
-    told, told_at = None, time.monotonic()
+    told, told_at = "", time.monotonic()
     while True:
         cluster = found_cluster(folder)
         picture = look(folder, cluster)
         shares = shares_of(picture)
         seats = seats_of(picture, shares)
         seat = next((one for one in seats if one.member == name), None)
+        missing = advice([one for one in seats if one.stage in ("in", "leaving")], folder)
         if seat is not None and wanted(seat) and _has_moved(picture, shares, seat):
+            for line in missing:
+                tell(line)
             return seat
         _check_comes(folder, cluster, picture, seat, wanted)
-        line, now = changes_text(seats, shares), time.monotonic()
-        if line not in (None, told) and now >= told_at + TELL_S:
-            assert line is not None
+        changes, now = changes_text(seats, shares), time.monotonic()
+        line = "; ".join(filter(None, [changes, *missing]))
+        if line and line != told and now >= told_at + TELL_S:
             tell(line)
             told, told_at = line, now
         if now > deadline:
             raise NotServedError(
                 f"after {CHANGED_S_MAX:.0f} s it is not so yet: {_left(picture, seats, shares)}",
-                hint="It goes on by itself. Look with `tidelog cluster baseline show "
+                hint=f"{_goes_on(missing)} Look with `tidelog cluster baseline show "
                 f"{shlex.quote(folder)}`; `tidelog cluster status` tells what is in the way.",
             )
         time.sleep(PAUSE_S)
+
+
+def _goes_on(missing: Sequence[str]) -> str:
+    if not missing:
+        return "It goes on by itself."
+    return f"{'; '.join(missing)}. Then it goes on by itself."
 
 
 def _has_moved(picture: Picture, shares: Sequence[Share], seat: Seat) -> bool:
