@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -21,7 +20,6 @@ from tidelog.engine.node.filling import (
     AHEAD_BYTES,
     BLOCK_BYTES,
     BLOCK_ROWS,
-    PAUSES,
     PENDING_BYTES,
     PIECE_BYTES,
     Filling,
@@ -81,8 +79,8 @@ class Around:
         self.pins: list[tuple[str, int]] = []
         self.log = SimpleNamespace(position=PENDING_BYTES + 700)
         self.keeper = SimpleNamespace(pins=self, first_position=100)
-        environment = SimpleNamespace(run=self._run, rest=lambda: None, monotonic=trio.current_time)
-        files = SimpleNamespace(environment=environment, keeper=self.keeper)
+        self.environment = SimpleNamespace(run=self._run, monotonic=trio.current_time)
+        files = SimpleNamespace(environment=self.environment, keeper=self.keeper)
         self.here = Filling(cast(Any, files), cast(Any, self.log), lambda _point: None)
         outflow = SimpleNamespace(tell=lambda _to, message: self.told.append(message))
         self.returning = Return(CID, cast(Any, outflow), trio.current_time, lambda *_about: True)
@@ -213,18 +211,23 @@ def test_no_more_is_under_way_than_a_copy_may_hold(monkeypatch: pytest.MonkeyPat
     assert len(at.pieces()) == 4
 
 
-@pytest.mark.parametrize(("writes", "pause"), [(True, 0.03 * PAUSES), (False, 0.0)])
+@pytest.mark.parametrize(
+    ("took", "writes", "pauses"), [(0.01, 1, 3 * [0.04]), (1.0, 1, 3 * [0.25]), (0.01, 0, [])]
+)
 def test_writers_have_several_times_as_long_as_a_piece_takes_to_themselves(
-    monkeypatch: pytest.MonkeyPatch, writes: bool, pause: float
+    monkeypatch: pytest.MonkeyPatch, took: float, writes: int, pauses: list[float]
 ) -> None:
-    at, told_at = Around(monkeypatch), list[float]()
+    at, slept, sleep = Around(monkeypatch), list[float](), trio.sleep
 
-    async def room(_bytes_max: int) -> None:
-        told_at.append(trio.current_time())
-        await trio.sleep(0.03)
+    async def run(_what: str, job: Callable[[], Any]) -> Any:
+        await sleep(took)
         at.log.position += writes
+        return job()
 
-    monkeypatch.setattr(at.returning, "room", room)
+    async def recorded(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(at.environment, "run", run)
+    monkeypatch.setattr(filling, "trio", SimpleNamespace(sleep=recorded))
     at.live(at.send)
-    between = [later - earlier for earlier, later in pairwise(told_at)]
-    assert between == pytest.approx([0.03 + pause] * 2)
+    assert slept == pytest.approx(pauses)

@@ -19,7 +19,7 @@ from tidelog.affinity.topology import (
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.node.leftovers import LOOK_AGAIN_S, Leftovers
 
-ME, BOB = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=2), 1)
+ME, BOB, CID = (Incarnation(UUID(int=n), 1) for n in (1, 2, 3))
 DROPPED = 7
 """The decision that took this member out of the partition."""
 
@@ -128,3 +128,36 @@ def test_a_copy_that_a_reset_has_left_behind_stays_until_it_is_kept_aside() -> N
     assert around.tick() == []
     around.kept = True
     assert around.tick() == [(0, DROPPED)]
+
+
+def test_the_decision_that_counts_is_the_last_one_of_the_partition() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    around.decide(replace(around.topology, index=DROPPED + 5))
+    assert around.tick() == [(0, DROPPED)], "later ones are of others"
+    around = Around()
+    around.known_by_all = DROPPED
+    [copies] = around.topology.partitions
+    later = replace(copies, changed=DROPPED + 2)
+    around.decide(replace(around.topology, partitions=(later,)))
+    assert around.tick() == []
+    around.known_by_all = DROPPED + 2
+    assert around.tick() == [(0, DROPPED + 2)]
+
+
+def test_one_of_those_that_count_is_enough() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    [copies] = around.topology.partitions
+    both = replace(copies, in_sync=(BOB, CID))
+    around.decide(replace(around.topology, partitions=(both,)))
+    assert around.tick() == [(0, DROPPED)]
+
+
+def test_what_had_nothing_when_it_was_due_is_not_cleared_later() -> None:
+    around = Around()
+    around.known_by_all = DROPPED
+    around.state.copies.states[0] = CopyState.NOT_WHOLE
+    around.tick()
+    around.state.copies.states[0] = CopyState.OWNING
+    assert around.tick() == []

@@ -14,7 +14,9 @@ from trio.testing import MockClock
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.net.frames import Message
+from tidelog.engine.node import taking_in
 from tidelog.engine.node.taking_in import (
+    ALIVE_S,
     GATHER_S,
     HELD_BYTES,
     PATIENCE_S,
@@ -23,11 +25,19 @@ from tidelog.engine.node.taking_in import (
     TakingIn,
 )
 from tidelog.engine.node.tasks import Tasks
-from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace, demanded_of
+from tidelog.engine.replication.returning import (
+    Demanded,
+    FillEnd,
+    FillPiece,
+    ReturnPlace,
+    demanded_of,
+)
 from tidelog.wal.records import AdmitRecord, ClearRecord, Record
 
 BOB, CID = (Incarnation(UUID(int=number), 1) for number in (2, 3))
 PLACE, LATER = ReturnPlace(4, 2, 9), ReturnPlace(4, 2, 10)
+ELSE = ReturnPlace(7, 2, 9)
+"""The place of another partition."""
 PAIRS = PackedPairs(b"lengths", b"keys and values")
 STORED = PairTally(2, 1, 77)
 """What each of the pieces counts for."""
@@ -402,3 +412,125 @@ def test_a_disk_that_fails_ends_what_comes_in_and_is_tried_again_later(
 
     live(scenario)
     assert "node.fill_failed" in caplog.text
+
+
+def test_a_primary_hears_once_of_each_mebibyte_and_of_the_end_only_once_it_is_logged() -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        at.send(1, size=STORE_BYTES)
+        assert await at.rest() == [(4, 1, 60)]
+        assert at.demands() == [(BOB, PLACE, 2)]
+        at.send(2)
+        at.end(3, STORED, STORED)
+        assert await at.rest() == [(4, 1, 60), AdmitRecord]
+        assert at.demands() == [(BOB, PLACE, 4)]
+
+    live(scenario)
+
+
+def test_room_that_is_taken_to_the_last_byte_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        await at.begin(ELSE)
+        at.demands()
+        monkeypatch.setattr(taking_in, "HELD_BYTES", 2 * len(b"lengths") + TELL_BYTES + 15)
+        at.send(1)
+        at.send(1, place=ELSE, size=TELL_BYTES)
+        assert at.demands() == []
+        assert await at.rest() == [(7, 1, 70)]
+
+    live(scenario)
+
+
+@pytest.mark.parametrize(
+    ("primary", "pieces", "stays"), [(BOB, 0, True), (CID, 1, True), (CID, 0, False)]
+)
+def test_while_others_are_stored_a_primary_waits_of_which_something_has_come(
+    primary: Incarnation, pieces: int, stays: bool
+) -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        await at.begin(ELSE, primary)
+        at.wait()
+        at.send(1, size=STORE_BYTES)
+        for number in range(pieces):
+            at.send(number + 1, place=ELSE, sender=primary)
+        await trio.sleep(3 * PATIENCE_S)
+        assert at.here.place(7) == (ELSE if stays else None)
+
+    live(scenario)
+
+
+def test_primaries_hear_each_second_that_a_copy_clears_stores_or_waits_for_that() -> None:
+    async def scenario(at: Around) -> None:
+        at.wait()
+        await at.begin()
+        at.here.tick()
+        assert at.demands() == [(BOB, PLACE, 0)], "it clears"
+        at.here.tick()
+        assert at.demands() == []
+        await trio.sleep(ALIVE_S)
+        at.here.tick()
+        assert at.demands() == [(BOB, PLACE, 0)]
+        at.goes.set()
+        await at.rest()
+        await at.begin(ELSE, CID)
+        at.demands()
+        await trio.sleep(ALIVE_S)
+        at.here.tick()
+        assert at.demands() == [], "it waits for what they send"
+        at.wait()
+        at.send(1, size=STORE_BYTES)
+        at.send(1, place=ELSE, sender=CID)
+        await at.rest()
+        at.demands()
+        at.here.tick()
+        assert at.demands() == [(BOB, PLACE, 2), (CID, ELSE, 1)]
+
+    live(scenario)
+
+
+def test_the_end_of_a_partition_does_not_wait_until_others_are_stored() -> None:
+    async def scenario(at: Around) -> None:
+        began, genuine = list[int](), at.fill
+
+        async def fill(partition: int, pieces: Sequence[PackedPairs], position: int) -> PairTally:
+            began.append(partition)
+            return await genuine(partition, pieces, position)
+
+        at.fill = fill  # type: ignore[method-assign]
+        await begun(at)
+        await at.begin(ELSE)
+        at.wait()
+        at.send(1, size=STORE_BYTES, place=ELSE)
+        at.send(1)
+        await at.rest()
+        assert began == [7]
+        at.end(2, STORED)
+        await at.rest()
+        assert began == [7, 4]
+
+    live(scenario)
+
+
+def test_only_a_primary_whose_connection_broke_is_told_again() -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        assert at.here.unheard(BOB.member) == [Demanded(PLACE, 1)]
+        assert at.here.unheard(CID.member) == []
+
+    live(scenario)
+
+
+def test_a_primary_that_was_silent_since_an_earlier_copy_has_its_time_with_the_next() -> None:
+    async def scenario(at: Around) -> None:
+        await begun(at)
+        at.end(1)
+        await at.rest()
+        at.demands()
+        await trio.sleep(2 * PATIENCE_S)
+        await begun(at)
+        await trio.sleep(1)
+        assert at.here.place(4) == PLACE
+
+    live(scenario)

@@ -9,24 +9,21 @@ from typing import Any
 from uuid import UUID
 
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from tidelog.affinity.errors import DiskError
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
-from tidelog.engine.net.frames import Message
 from tidelog.engine.node.taking_in import (
-    ALIVE_S,
     HELD_BYTES,
-    PATIENCE_S,
     STORE_BYTES,
     TakingIn,
 )
 from tidelog.engine.node.tasks import Tasks
-from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace, demanded_of
+from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace
 from tidelog.wal.records import AdmitRecord
 
-PRIMARY, OTHER = Incarnation(UUID(int=1), 1), Incarnation(UUID(int=2), 1)
+PRIMARY = Incarnation(UUID(int=1), 1)
 FEW = PackedPairs(b"", bytes(STORE_BYTES * 2 // 3))
 """Pairs of a piece, too few for a transaction."""
 MANY = range(HELD_BYTES // FEW.size + 2)
@@ -44,8 +41,7 @@ class Around:
         self.cleared = trio.Event()
         self._turn = trio.Semaphore(0)
         node_log: Any = SimpleNamespace(logged=self._logged, position=7, path="here")
-        self.told: list[tuple[UUID, Message]] = []
-        outflow: Any = SimpleNamespace(tell=lambda *said: self.told.append(said))
+        outflow: Any = SimpleNamespace(tell=lambda *_: None)
         self.tasks = Tasks()
         self.taking_in = TakingIn(
             node_log, outflow, self, trio.current_time, lambda _point: None, {}, self.tasks
@@ -71,8 +67,8 @@ class Around:
         self._turn.release()
         await wait_all_tasks_blocked()
 
-    async def send(self, partition: int, number: int = 1, *, by: Incarnation = PRIMARY) -> None:
-        self.taking_in.filled(by, FillPiece(place(partition), number, FEW))
+    async def send(self, partition: int, number: int = 1) -> None:
+        self.taking_in.filled(PRIMARY, FillPiece(place(partition), number, FEW))
         await wait_all_tasks_blocked()
 
     async def end(self, partition: int, number: int = 2) -> None:
@@ -90,15 +86,13 @@ def place(partition: int) -> ReturnPlace:
 
 
 @asynccontextmanager
-async def begun(*of_other: int) -> AsyncIterator[Around]:
-    """A copy to which all pieces may come; some partitions are those of another primary."""
+async def begun() -> AsyncIterator[Around]:
+    """A copy to which all pieces may come."""
     around = Around()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(around.tasks.run)
         await wait_all_tasks_blocked()
-        ours = [partition for partition in MANY if partition not in of_other]
-        around.taking_in.begin(map(place, ours), PRIMARY)
-        around.taking_in.begin(map(place, of_other), OTHER)
+        around.taking_in.begin(map(place, MANY), PRIMARY)
         await around.cleared.wait()
         await wait_all_tasks_blocked()
         yield around
@@ -186,33 +180,3 @@ async def test_who_is_stored_lets_those_go_on_who_have_more_by_then() -> None:
             await around.send(1, number)
         await around.store_one()
         assert around.stored == [(0, 2), (1, 3)]
-
-
-async def test_who_waits_for_others_to_be_stored_is_not_given_up_and_says_that_it_is_busy(
-    autojump_clock: MockClock,
-) -> None:
-    # With a disk that takes seconds for each of them it began anew, again and again.
-    async with begun(1) as around:
-        for number in (1, 2):
-            await around.send(0, number)
-        await around.send(1, by=OTHER)
-        around.told.clear()
-        for _second in range(int(4 * PATIENCE_S)):
-            await trio.sleep(ALIVE_S)
-            around.taking_in.tick()
-        told = [row for to, said in around.told if to == OTHER.member for row in demanded_of(said)]
-        assert told == [(place(1), 2)] * int(4 * PATIENCE_S)
-        await around.store_one()
-        await around.send(1, 2, by=OTHER)
-        assert around.stored == [(0, 2), (1, 2)]
-
-
-async def test_a_primary_that_has_sent_nothing_is_given_up_though_others_are_stored(
-    autojump_clock: MockClock,
-) -> None:
-    async with begun(1, 2) as around:
-        for number in (1, 2):
-            await around.send(0, number)
-        await trio.sleep(PATIENCE_S)
-        await wait_all_tasks_blocked()
-        assert [around.taking_in.place(one) for one in (0, 1, 2)] == [place(0), None, None]

@@ -66,12 +66,16 @@ class Waiting:
         monkeypatch.setattr(growing, "shares_of", lambda _picture: [])
         monkeypatch.setattr(growing, "seats_of", lambda *_about: [*seats])
         monkeypatch.setattr(growing, "is_settled", lambda *_about: settled)
-        monkeypatch.setattr(growing, "_check_comes", lambda *_about: None)
+        self.checked = 0
+        monkeypatch.setattr(growing, "_check_comes", self._check)
         monkeypatch.setattr(time, "monotonic", lambda: self._now)
         monkeypatch.setattr(time, "sleep", self._sleep)
 
     def _sleep(self, _seconds: float) -> None:
         self._now += 0.5
+
+    def _check(self, *_about: object) -> None:
+        self.checked += 1
 
     def until(self, stage: Stage) -> Seat:
         return growing.wait_until("d", "n1", lambda seat: seat.stage == stage, self.told.append)
@@ -100,6 +104,11 @@ def test_who_has_come_hears_nothing_of_those_that_wait_or_have_left(
     assert waiting.told == []
 
 
+def test_who_has_come_waits_until_it_has_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotServedError):
+        Waiting(monkeypatch, seat(to_come=1), settled=False).until("in")
+
+
 def test_who_waits_hears_once_of_whom_and_does_not_hear_that_it_goes_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -109,6 +118,7 @@ def test_who_waits_hears_once_of_whom_and_does_not_hear_that_it_goes_by_itself(
     with pytest.raises(NotServedError) as caught:
         waiting.until("out")
     assert waiting.told == [f"n1 is leaving; {AWAY}"]
+    assert waiting.checked > 2 * growing.CHANGED_S_MAX, "whether it has ended is looked at"
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"{AWAY}. Then it goes on by itself. Look with")
 
@@ -117,7 +127,7 @@ def test_who_waits_hears_once_of_whom_and_does_not_hear_that_it_goes_by_itself(
 def test_who_leaves_and_ends_before_others_have_what_it_holds_is_asked_back(
     monkeypatch: pytest.MonkeyPatch, copies: int, is_told: bool
 ) -> None:
-    here = replace(seat("leaving", to_go=copies), state="down", copies=copies)
+    here = replace(seat("leaving", to_go=3 - copies), state="down", copies=copies)
     waiting = Waiting(monkeypatch, here, settled=False)
     with pytest.raises(NotServedError) as caught:
         waiting.until("out")
