@@ -194,6 +194,10 @@ class RunningMember:
         self._numbers: dict[bytes, int] = {}
         self._unapplied = 0
         self._unwritten = False
+        self._is_writing = False
+        """Whether a checkpoint that was due, or the next segment, is being written."""
+        self._writes_again = 0.0
+        """When a checkpoint is tried again."""
         self._ended = trio.Event()
 
     # -------------------------------------------------------------- its life
@@ -305,9 +309,10 @@ class RunningMember:
         return written.plus(dropped)
 
     async def _look_after(self) -> None:
+        """Do what is due from time to time: what waits for the disk goes on beside it."""
         files, now = self._files, self._environment.boottime
         policy = files.options.checkpoint_policy()
-        last = again = announced = now()
+        last = announced = now()
         while True:
             await trio.sleep(TICK_S)
             with self.transport.gathering:
@@ -318,31 +323,45 @@ class RunningMember:
                 self._changed(self.agreement.topology)
             if now() >= announced + ANNOUNCE_S:
                 self.log.tell_durable()
-                await self._fill_ahead()
+                if self._is_half_full and not self._is_writing:
+                    self._is_writing = self._tasks.begin(self._fill_ahead)
                 announced = now()
             reason = policy.due(
                 overlay_bytes=files.overlay.bytes,
                 log_bytes=files.writer.position - files.checkpointer.position,
                 seconds=now() - last,
             )
-            if reason is None or now() < again or self.log.failure is not None:
-                continue
-            last = now()
-            try:
-                await self.checkpoint(reason)
-            except TidelogError:  # logged there, and tried again
-                again = now() + CHECKPOINT_PAUSE
+            may_write = not self._is_writing and now() >= self._writes_again
+            if reason is not None and may_write and self.log.failure is None:
+                last = now()
+                self._is_writing = self._tasks.begin(self._write_back, reason)
+
+    async def _write_back(self, reason: str) -> None:
+        """Take a checkpoint that is due."""
+        try:
+            await self.checkpoint(reason)
+        except TidelogError:  # logged there, and tried again
+            self._writes_again = self._environment.boottime() + CHECKPOINT_PAUSE
+        finally:
+            self._is_writing = False
+
+    @property
+    def _is_half_full(self) -> bool:
+        """Whether the newest segment of the log is."""
+        writer, size = self._files.writer, self._files.options.segment_bytes
+        return writer.position - writer.segment.first_position >= size // 2
 
     async def _fill_ahead(self) -> None:
-        """Have a file of zeros for the next segment once this one is half full.
+        """Have a file of zeros for the next segment.
 
         It is a courtesy: without room on the disk segments grow as they are written.
         """
-        size, writer = self._files.options.segment_bytes, self._files.writer
-        if writer.position - writer.segment.first_position < size // 2:
-            return
-        with suppress(OSError):
-            await self._environment.run("fill", partial(self._files.keeper.prepare_spare, size))
+        size = self._files.options.segment_bytes
+        try:
+            with suppress(OSError):
+                await self._environment.run("fill", partial(self._files.keeper.prepare_spare, size))
+        finally:
+            self._is_writing = False
 
     # -------------------------------------------------------------- what was decided
 

@@ -19,9 +19,11 @@ from tidelog.engine.api.choices import Mode
 from tidelog.engine.client.tasks import ClusterTasksDatabase, reach_behind
 from tidelog.engine.commit.outcomes import home_of
 from tidelog.engine.data.stored import pack_prefix
+from tidelog.engine.node.member import RunningMember
 from tidelog.engine.node.open_transactions import IDLE_S_MAX
 from tidelog.engine.node.plain_locks import ASK_OVER_S, PlainLocks
 from tidelog.engine.node.tx_messages import AcquireWanted
+from tidelog.engine.store.options import Options
 from tidelog.errors import (
     DeadlineError,
     DeadlockError,
@@ -420,6 +422,28 @@ def test_of_a_circle_over_members_the_youngest_ends_and_nobody_else(names: str, 
         assert youngest == "deadlock"
 
     among(len(names), scenario, seed=seed)
+
+
+def test_a_circle_ends_while_members_take_checkpoints_that_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Nothing was looked after meanwhile: locks, copies that are silent, signs of life.  A
+    # checkpoint of a million small values takes five seconds, and longer beside a full copy.
+    taken, ended = list[str](), trio.Event()
+
+    async def checkpoint(_self: RunningMember, reason: str) -> None:
+        taken.append(reason)
+        await ended.wait()
+
+    async def scenario(three: Three, *clients: Client) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(RunningMember, "checkpoint", checkpoint)
+            await trio.sleep(Options().checkpoint_interval + 1)
+            assert taken == ["idle"] * 3, "each member is at one"
+            assert await circle(clients, "pq") == ["committed", "deadlock"]
+            ended.set()
+
+    among(2, scenario)
 
 
 def test_two_who_upgrade_what_both_have_read_are_a_circle_at_one_member() -> None:

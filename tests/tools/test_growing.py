@@ -128,7 +128,7 @@ def test_who_leaves_and_ends_before_others_have_what_it_holds_is_asked_back(
     monkeypatch: pytest.MonkeyPatch, copies: int, is_told: bool
 ) -> None:
     here = replace(seat("leaving", to_go=3 - copies), state="down", copies=copies)
-    waiting = Waiting(monkeypatch, here, settled=False)
+    waiting = Waiting(monkeypatch, here, replace(seat(), member="n2"), settled=False)
     with pytest.raises(NotServedError) as caught:
         waiting.until("out")
     away = (

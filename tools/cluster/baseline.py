@@ -129,6 +129,12 @@ def seat_text(seat: Seat) -> dict[str, Any]:
 def advice(seats: Sequence[Seat], folder: str) -> list[str]:
     """Return lines that tell what somebody may do."""
     place, lines = shlex.quote(folder), []
+    leaving = [seat.member for seat in seats if seat.stage == "leaving" and seat.copies]
+    if leaving and not any(one.stage in ("in", "entering") and not one.voter for one in seats):
+        lines.append(
+            "nobody is to hold data: let a member stay, "
+            f"`tidelog cluster baseline add {place} {leaving[0]}`, or let another one join"
+        )
     for seat in seats:
         name = seat.member
         if seat.stage == "joining" and seat.state == "down":
@@ -136,6 +142,11 @@ def advice(seats: Sequence[Seat], folder: str) -> list[str]:
         elif seat.stage == "waiting":
             lines.append(
                 f"{name} waits to be asked for: `tidelog cluster baseline add {place} {name}`"
+            )
+        elif seat.stage == "in" and seat.state == "silent":
+            lines.append(
+                f"{name} does not answer, and its vote is missing: `tidelog cluster status "
+                f"{place}` tells what to do"
             )
         elif seat.stage == "in" and seat.state == "down":
             lines.append(

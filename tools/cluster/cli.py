@@ -283,9 +283,13 @@ def join(
         member = newcomer_of(directory, found, name, voter=voter, base_port=base_port)
         with telling_if_interrupted(lambda: [_ENDED_AGAIN]):
             start_members(directory, [member.name], tell)
-    with telling_if_interrupted(lambda: [_goes_on(directory)]):
-        seat = wait_until(directory, member.name, _has_come, tell)
     place = shlex.quote(directory)
+    goes_on = (
+        f"interrupted: {member.name} goes on joining by itself; "
+        f"`tidelog cluster join {place} {member.name}` waits for it"
+    )
+    with telling_if_interrupted(lambda: [goes_on]):
+        seat = wait_until(directory, member.name, _has_come, tell)
     if seat.votes:
         tell(f"{seat.member} votes, and holds {_held(seat)}")
     else:

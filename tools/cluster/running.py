@@ -45,7 +45,7 @@ from ...wal.files import ReadOnlyDirectory
 from ..server.members import identified, parsed_address
 from ..shell.exits import NotServedError, RefusedError
 from ..shell.terminal import tell_beside
-from .blocks import blocks_of
+from .blocks import blocks_of, names_text
 from .cluster_file import (
     ELSEWHERE,
     NEW_FILE_NAME,
@@ -351,7 +351,8 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> bool:
 
     Who is about to end is waited for, and started again.  Without a majority nothing is served:
     then it is enough that they answer, and False is returned.  Those that were started end again
-    if that fails, or is interrupted.
+    if that fails, or is interrupted; but not who is only late, and of a cluster that ran before:
+    it may be needed for a majority by now.
     """
     cluster = read_cluster(folder)
     started: list[str] = []
@@ -378,9 +379,19 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> bool:
         for name in _ended_of(folder, cluster, there, deadline, tell):
             start(name)
         return _wait_until_served(folder, cluster, started, deadline, tell)
-    except BaseException:
-        _end_all(folder, cluster, started, KILLED_S_MAX, tell)
+    except BaseException as error:
+        stay = _taken_in(look(folder, cluster), started) if type(error) is NotServedError else []
+        for name in stay:
+            tell(f"{name} stays: the cluster has taken it in")
+        _end_all(folder, cluster, [one for one in started if one not in stay], KILLED_S_MAX, tell)
         raise
+
+
+def _taken_in(picture: Picture, started: Sequence[str]) -> list[str]:
+    """Return which of those that were started are members of a cluster that ran before."""
+    answers = ((name, picture.answers[name].status) for name in started)
+    taken = [name for name, status in answers if status and picture.has_joined(status)]
+    return taken if len(started) < len(picture.cluster.left) else []
 
 
 def _ended_of(
@@ -454,14 +465,14 @@ def _wait_until_served(
             if all(picture.answers[name].status for name in started):
                 tell(f"{there} of {len(voting)} members run: nothing is served yet")
                 return False
-        elif _is_up(picture, started, everybody=len(running) == len(cluster.left)):
+        elif _is_up(picture, started):
             return True
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or time.monotonic() > told_at:
             late = [name for name in picture.answers if not _serves(picture, name)]
-            raise _not_served(folder, cluster, picture, late)
-        if time.monotonic() > told_at:
+            if time.monotonic() > deadline:
+                raise _not_served(folder, cluster, picture, late)
             told_at = math.inf
-            tell(f"{_served(picture)}: waiting {UP_S_MAX:.0f} s at most")
+            tell(f"{_served(picture)}: waiting {UP_S_MAX:.0f} s at most for {names_text(late)}")
         time.sleep(PAUSE_S)
 
 
@@ -497,9 +508,12 @@ def _not_served(
     )
 
 
-def _is_up(picture: Picture, started: Iterable[str], *, everybody: bool) -> bool:
-    """Tell whether all is as it stays: everything served, or what those who were started have."""
-    if everybody:
+def _is_up(picture: Picture, started: Iterable[str]) -> bool:
+    """Tell whether all is as it stays: everything served, or what those who were started have.
+
+    Somebody else who does not answer, with a process or without, is not waited for.
+    """
+    if {*picture.away()}.issubset(started):
         return picture.whole_but_for_losses
     return all(_serves(picture, name) for name in started)
 
