@@ -121,6 +121,8 @@ class State:
         self.copies = Copies()
         self.time = 0
         self.position = 0
+        self._knows_admissions = True
+        """Whether a supply to a copy that was not admitted is a contradiction."""
 
     @classmethod
     def from_marks(
@@ -158,8 +160,12 @@ class State:
 
     @classmethod
     def from_record(cls, record: StateRecord) -> State:
-        """Return the state at the head of a segment, but for what only marks tell."""
+        """Return the state at the head of a segment, but for what only marks tell.
+
+        So the first supply to a copy tells that it was admitted.
+        """
         state = cls(b"", record.spaces or one_space(len(record.lwms)))
+        state._knows_admissions = False
         state.time = record.time
         state.epochs = list(record.epochs)
         state.epoch_tables = [
@@ -355,6 +361,8 @@ class State:
         partition = record.partition
         if not self._is_new(position, partition):
             return []
+        if not self._knows_admissions:
+            self.copies.admissions.setdefault(partition, record.admission)
         if self.copies.admissions.get(partition) != record.admission:
             raise self._contradiction(
                 position, f"a supply of admission {record.admission} of partition {partition}"

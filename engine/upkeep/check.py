@@ -50,7 +50,6 @@ from ...wal.records import (
     Record,
     Run,
     StateRecord,
-    SuppliedRecord,
     numbered,
 )
 from ...wal.segments import segment_sizes
@@ -363,8 +362,6 @@ class _Check:
                 self._unknown.setdefault(one.run.partition, []).append(one.run)
         if self._kept is None:
             return []
-        if isinstance(record, SuppliedRecord):  # heads of segments do not say who was admitted
-            self._kept.copies.admissions.setdefault(record.partition, record.admission)
         try:
             return self._kept.apply(frame.position, record)
         except CorruptLogError as error:

@@ -9,6 +9,7 @@ from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.marks import FIRST_EPOCHS, EpochTable
 from tidelog.checkpoints.replay import State
 from tidelog.checkpoints.supplying import FoundNumbers, SupplySearch, WantedNumbers
+from tidelog.errors import CorruptLogError
 from tidelog.tx.numbers import NumberRanges
 from tidelog.wal.records import DropNamespaceRecord, IngestRecord, NamespaceRecord, Run
 
@@ -149,6 +150,24 @@ def test_what_came_by_a_supply_is_supplied_further() -> None:
     )
     assert transactions(found) == ["B/1 e1 #2+1 at 8: b=2", "D/1 e1 #4+1 at 9: d=4"]
     assert (closed(found), found.lacking) == ([(1, 3, 1)], [])
+
+
+def test_a_search_that_begins_amid_a_supply_takes_what_comes_of_it() -> None:
+    # The head of a segment does not say who was admitted, and the search said that the log
+    # contradicts the store: no copy of any partition came back from there then.
+    found = search(
+        "supplied p0 admission 9: B e1 #2+1 time 8 b=2; closed e1 #3+1 gap",
+        "tx D p0 e1 #4 time 9: d=4",
+        before=("tx A p0 e1 #1 time 1: a=1",),
+        missing=[(2, 4)],
+    )
+    assert transactions(found) == ["B/1 e1 #2+1 at 8: b=2", "D/1 e1 #4+1 at 9: d=4"]
+    with pytest.raises(CorruptLogError, match="a supply of admission 10 of partition 0"):
+        search(
+            "supplied p0 admission 9: B e1 #2+1 time 8 b=2",
+            "supplied p0 admission 10: B e1 #3+1 time 8 b=2",
+            missing=[(2, 4)],
+        )
 
 
 def test_what_this_copy_got_by_a_full_copy_is_lacking() -> None:

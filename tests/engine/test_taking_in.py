@@ -14,7 +14,6 @@ from trio.testing import MockClock
 from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.net.frames import Message
-from tidelog.engine.node import taking_in
 from tidelog.engine.node.taking_in import (
     ALIVE_S,
     GATHER_S,
@@ -428,16 +427,12 @@ def test_a_primary_hears_once_of_each_mebibyte_and_of_the_end_only_once_it_is_lo
     live(scenario)
 
 
-def test_room_that_is_taken_to_the_last_byte_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_that_is_taken_to_the_last_byte_is_none() -> None:
     async def scenario(at: Around) -> None:
         await begun(at)
-        await at.begin(ELSE)
-        at.demands()
-        monkeypatch.setattr(taking_in, "HELD_BYTES", 2 * len(b"lengths") + TELL_BYTES + 15)
-        at.send(1)
-        at.send(1, place=ELSE, size=TELL_BYTES)
+        at.send(1, size=HELD_BYTES - len(PAIRS.lengths))
+        assert at.here.bytes_held == HELD_BYTES
         assert at.demands() == []
-        assert await at.rest() == [(7, 1, 70)]
 
     live(scenario)
 

@@ -24,10 +24,10 @@ from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace
 from tidelog.wal.records import AdmitRecord
 
 PRIMARY = Incarnation(UUID(int=1), 1)
-FEW = PackedPairs(b"", bytes(STORE_BYTES * 2 // 3))
+FEW = PackedPairs(b"", bytes(STORE_BYTES // 2))
 """Pairs of a piece, too few for a transaction."""
-MANY = range(HELD_BYTES // FEW.size + 2)
-"""Partitions: a piece of each, but for one, is as much as may be held."""
+MANY = range(HELD_BYTES // FEW.size + 1)
+"""Partitions: a piece of each, but for one, is as much as may be held, to the last byte."""
 
 
 class Around:
