@@ -147,7 +147,7 @@ def test_a_copy_made_in_full_knows_soon_that_what_it_does_not_know_has_not_commi
         assert SupplyKind.FULL in kinds(group, name)
         early = group.new_id()
         await group.put(4, b"behind them")
-        await trio.sleep(CLOCKS_APART / 1e6 + 5)
+        await trio.sleep(CLOCKS_APART / 1e6 + 10)
         known, late = await group.put(5, b"later"), group.new_id()
         assert at.member(name)._files.keeper.fills().of(group.partition).until, (
             "the log has it still"

@@ -64,6 +64,8 @@ def test_the_only_member_that_is_left_is_told_to_run(tmp_path: Path) -> None:
         real_members(tmp_path, 2, 2, backups=1) as running,
         tidelog.connect(url_of(running)) as db,
     ):
+        while not serves(db.status()):
+            pass
         db.map("cities", key=Str, value=I64)["a"] = 1
     place = str(running[0].directory)
     done = CliRunner().invoke(cli, ["db", "salvage", place, str(tmp_path / "new")])
