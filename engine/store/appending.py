@@ -29,7 +29,9 @@ def open_log(
 
     def payload() -> bytes:
         # Not below what was logged: other members, whose clocks differ, have given times, too.
-        return encode_record(state.record(max(claim.environment.clock(), state.time)))
+        head = state.record(max(claim.environment.clock(), state.time))
+        # Who begins to read here needs the lists of epochs that are opened later on.
+        return b"".join(map(encode_record, (head, *state.copies.lists.values())))
 
     wal = claim.wal
     header = _header_of_last(claim)

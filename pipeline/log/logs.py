@@ -450,10 +450,12 @@ class Log:
         """Return the cut behind the STATE record of a segment."""
         with self._segment(number) as segment:
             for frame in walk(segment, segment.first_position):
-                for record in decode_payload(frame.payload):
-                    if isinstance(record, StateRecord):
-                        state = State.from_record(record)
-                        return Cut(position=frame.end, state=state, names=_names(record))
+                head, *lists = decode_payload(frame.payload)
+                if isinstance(head, StateRecord):
+                    state = State.from_record(head)
+                    for record in lists:
+                        state.apply(frame.position, record)
+                    return Cut(position=frame.end, state=state, names=_names(head))
                 break
             raise self._bad(segment, segment.first_position, segment.first_position + 1)
 

@@ -33,6 +33,7 @@ from tidelog.engine.system.limits import Limits
 from tidelog.testing import FaultyDisk, MemoryKv, check_store
 from tidelog.testing.crash import crash_points
 from tidelog.testing.media import CRASH_OUTCOMES
+from tidelog.wal.reader import Scan, read_records
 from tidelog.wal.records import (
     AdmitRecord,
     ClearRecord,
@@ -45,6 +46,7 @@ from tidelog.wal.records import (
     Settled,
     SettledOutcome,
     SettleRecord,
+    StateRecord,
     Supplied,
     SuppliedRecord,
     TxRecord,
@@ -279,6 +281,44 @@ def test_a_log_that_begins_amid_a_supply_is_sound() -> None:
     store.database.checkpoint()
     store.database.close()
     expect_sound(store.disk)
+
+
+def fill_between(db: Database) -> SettleRecord:
+    """Write a log that begins between the list of an epoch, which is returned, and its opening."""
+    fill(db, [], abandoned=False)
+    parts, users = session_of(db).store, db.map("users")
+    start = parts.state.counters[1].hwm + 1
+    settled = SettleRecord(partition=1, epoch=2, start=start, closed=(), transactions=())
+    parts.committer.log([settled], durable=True, then=partial(took_effect, parts, settled))
+    for number, key in enumerate(OTHERS):
+        users[key] = b"%d" % number * 100_000
+        db.checkpoint()
+    later = TxRecord(b"t" * 16, TIME, (Run(1, 2, start, 1),), 16, [MINE[0]], [b"later"])
+    for record in (OpenRecord(rows=(OpenedEpoch(1, 2),)), later):
+        parts.committer.log([record], durable=True, then=partial(took_effect, parts, record))
+    db.close()
+    return settled
+
+
+def test_a_log_that_begins_between_a_list_and_the_opening_of_its_epoch_is_sound() -> None:
+    # The list lay in a segment that was dropped, so nobody could read on behind that head.
+    store = open_store(partitions=2, segment_bytes=1, retain_bytes=1)
+    listed = fill_between(store.database)
+    log = Scan(store.disk.directory("/store/wal"), durable=1 << 62)
+    head, settled, *_ = [record for _, record in read_records(log)]
+    assert isinstance(head, StateRecord)
+    assert settled == listed
+    expect_sound(store.disk)
+
+
+def test_a_real_store_with_such_a_log_is_read_from_there(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    fill_between(tidelog.open(path, partitions=2, segment_bytes=65_536, retain_bytes=1))
+    assert check_store(path) == []
+    assert {row["key"]: row["value"] for row in rows(path, "changes")}[MINE[0]] == b"later"
+    with tidelog.open(path) as db:
+        assert db.map("users")[MINE[0]] == b"later"
+    assert check_store(path) == []
 
 
 @pytest.mark.parametrize("name", [FRESH_DATA_FILE, FRESH_DATA_LOCK])
