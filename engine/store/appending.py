@@ -31,7 +31,7 @@ def open_log(
         # Not below what was logged: other members, whose clocks differ, have given times, too.
         head = state.record(max(claim.environment.clock(), state.time))
         # Who begins to read here needs the lists of epochs that are opened later on.
-        return b"".join(map(encode_record, (head, *state.copies.lists.values())))
+        return b"".join([encode_record(head), *map(encode_record, state.copies.lists.values())])
 
     wal = claim.wal
     header = _header_of_last(claim)
