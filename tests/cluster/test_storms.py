@@ -142,7 +142,7 @@ def forgets_what_it_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "seed"), [(acknowledges_before_the_sync, 2), (forgets_what_it_committed, 12)]
+    ("plant", "seed"), [(acknowledges_before_the_sync, 2), (forgets_what_it_committed, 15)]
 )
 def test_a_mistake_that_is_planted_in_members_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
