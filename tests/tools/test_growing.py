@@ -109,6 +109,16 @@ def test_who_has_come_waits_until_it_has_its_part(monkeypatch: pytest.MonkeyPatc
         Waiting(monkeypatch, seat(to_come=1), settled=False).until("in")
 
 
+def test_who_enters_while_all_others_leave_hears_nothing_of_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = replace(seat("leaving", to_go=3), member="n2")
+    waiting = Waiting(monkeypatch, seat("entering", to_come=3), other, settled=False)
+    with pytest.raises(NotServedError):
+        waiting.until("in")
+    assert waiting.told == ["n1 is entering; n2 is leaving"]
+
+
 def test_who_waits_hears_once_of_whom_and_does_not_hear_that_it_goes_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

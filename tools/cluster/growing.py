@@ -181,7 +181,9 @@ def wait_until(folder: str, name: str, wanted: IsSo, tell: TellUser) -> Seat:
         shares = shares_of(picture)
         seats = seats_of(picture, shares)
         seat = next((one for one in seats if one.member == name), None)
-        missing = advice([one for one in seats if one.stage in ("in", "leaving")], folder)
+        missing = advice(
+            [one for one in seats if one.stage in ("in", "entering", "leaving")], folder
+        )
         if seat is not None and wanted(seat) and _has_moved(picture, shares, seat):
             for line in missing:
                 tell(line)
