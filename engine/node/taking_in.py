@@ -298,8 +298,12 @@ class TakingIn:
         return True
 
     def _is_busy(self, filling: _Filling) -> bool:
-        """Tell whether pieces are being stored, or wait until others are."""
-        return filling.stores or (filling.held > 0 and self._stores)
+        """Tell whether pieces are being stored, or it waits until others are.
+
+        What is stored already waits, too, if the primary was not told to go on for want of room.
+        """
+        waits = filling.held > 0 or filling.untold >= TELL_BYTES
+        return filling.stores or (waits and self._stores)
 
     def _is_worth_storing(self, filling: _Filling) -> bool:
         """Tell whether to store what has arrived, or to go on to the end.

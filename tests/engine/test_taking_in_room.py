@@ -16,6 +16,7 @@ from tidelog.affinity.topology import Incarnation
 from tidelog.engine.data.full_pairs import PackedPairs, PairTally
 from tidelog.engine.node.taking_in import (
     HELD_BYTES,
+    PATIENCE_S,
     STORE_BYTES,
     TakingIn,
 )
@@ -24,6 +25,7 @@ from tidelog.engine.replication.returning import FillEnd, FillPiece, ReturnPlace
 from tidelog.wal.records import AdmitRecord
 
 PRIMARY = Incarnation(UUID(int=1), 1)
+OTHER = Incarnation(UUID(int=2), 1)
 FEW = PackedPairs(b"", bytes(STORE_BYTES // 2))
 """Pairs of a piece, too few for a transaction."""
 MANY = range(HELD_BYTES // FEW.size + 1)
@@ -67,8 +69,8 @@ class Around:
         self._turn.release()
         await wait_all_tasks_blocked()
 
-    async def send(self, partition: int, number: int = 1) -> None:
-        self.taking_in.filled(PRIMARY, FillPiece(place(partition), number, FEW))
+    async def send(self, partition: int, number: int = 1, sender: Incarnation = PRIMARY) -> None:
+        self.taking_in.filled(sender, FillPiece(place(partition), number, FEW))
         await wait_all_tasks_blocked()
 
     async def end(self, partition: int, number: int = 2) -> None:
@@ -180,3 +182,29 @@ async def test_who_is_stored_lets_those_go_on_who_have_more_by_then() -> None:
             await around.send(1, number)
         await around.store_one()
         assert around.stored == [(0, 2), (1, 3)]
+
+
+async def test_a_primary_is_not_given_up_that_waits_for_room_while_others_are_stored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    # All that it has sent is stored, and it may go on only when there is room.
+    async with begun() as around:
+        theirs = MANY[-1] + 1
+        around.taking_in.begin([place(theirs)], OTHER)
+        await trio.sleep(1)
+        for partition in MANY:
+            await around.send(partition)
+        assert len(around.stored) == 1
+        for number in (1, 2):
+            await around.send(theirs, number, OTHER)
+        await around.store_one()
+        assert around.stored[1:] == [(theirs, 2)]
+        await around.store_one()
+        assert len(around.stored) == 3
+        assert around.taking_in.bytes_held >= HELD_BYTES
+        await trio.sleep(2 * PATIENCE_S)
+        assert around.taking_in.place(theirs) is not None
+        for _ in MANY:
+            await around.store_one()
+        await trio.sleep(2 * PATIENCE_S)
+        assert around.taking_in.place(theirs) is None, "there is room, and nothing comes"

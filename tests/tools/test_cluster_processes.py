@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -29,8 +30,8 @@ from tidelog.engine.system.layout import CLUSTER_FILE_NAME, SERVER_LOG_NAME
 from tidelog.tools.cluster.blocks import PHASES
 from tidelog.tools.cluster.cluster_file import read_cluster, write_cluster
 from tidelog.tools.cluster.processes import pid_of, process_of
-from tidelog.tools.cluster.running import LOCK_NAME, described
-from tidelog.tools.shell.exits import Exit
+from tidelog.tools.cluster.running import changing, described
+from tidelog.tools.shell.exits import Exit, RefusedError
 
 Run = Callable[..., Result]
 
@@ -744,17 +745,25 @@ def test_a_directory_with_something_else_in_it_is_refused(run: Run, tmp_path: Pa
 
 
 def test_one_command_at_a_time_changes_a_cluster(run: Run, place: Path) -> None:
-    from tidelog.engine.system.production import production
-
     place.mkdir()
     described(str(place), 1, 4, free_port())
-    lock = production().disk.lock(str(place / LOCK_NAME))
-    try:
+    with changing(str(place)):
         done = run("cluster", "up", "--dir", place)
-    finally:
-        lock.release()
     assert done.exit_code == 7
-    assert "another command" in done.stderr
+    assert f"another command is at work on this cluster: process {os.getpid()}" in done.stderr
+
+
+def test_a_command_needs_no_room_to_say_who_it_is(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_text(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    place.mkdir()
+    monkeypatch.setattr(Path, "write_text", write_text)
+    with changing(str(place)), pytest.raises(RefusedError) as info, changing(str(place)):
+        pass
+    assert "process" not in str(info.value)
 
 
 # ------------------------------------------------------------------ tidelog server

@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -89,17 +90,25 @@ TellUser = Callable[[str], None]
 
 @contextmanager
 def changing(folder: str) -> Iterator[None]:
-    """Hold the lock of the cluster in a directory; one that runs elsewhere has none."""
+    """Hold the lock of the cluster in a directory; one that runs elsewhere has none.
+
+    Its file has the pid of who holds it, or of who has held it last.
+    """
     if folder.startswith(ELSEWHERE):
         yield
         return
+    path = Path(folder, LOCK_NAME)
     try:
-        lock = production().disk.lock(os.path.join(folder, LOCK_NAME))
+        lock = production().disk.lock(str(path))
     except BlockingIOError:
+        pid = path.read_text(encoding="utf-8", errors="replace").strip()
         raise RefusedError(
-            "another command is at work on this cluster", hint="Wait for its end."
+            f"another command is at work on this cluster{f': process {pid}' if pid else ''}",
+            hint="Wait for its end.",
         ) from None
     try:
+        with suppress(OSError):  # a full disk keeps nobody from starting a member
+            path.write_text(f"{os.getpid()}\n", encoding="utf-8")
         yield
     finally:
         lock.release()
