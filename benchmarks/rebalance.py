@@ -67,8 +67,9 @@ CUT_BYTES = 80 * MIB
 """Written so that what came before goes from the logs."""
 STORE_BYTES = 8 * MIB
 """What a transaction of LMDB alone has: about as much as those of a copy that goes on alone."""
-LOOK_S = 0.02
-"""Seconds between two looks: what is measured may be so much too long."""
+LOOK_S, LOOKS_S = 0.02, 0.1
+"""Seconds between two looks of a short way back, and of a long one: what is measured may be so much
+too long, and looks take processors."""
 BYTES_MUST, TIME_MUST = 0.02, 0.10
 RATIO_MUST, RATIO_AIM, P99_MUST = 0.15, 0.4, 3.0
 
@@ -178,7 +179,9 @@ def cut_history(data: Data) -> None:
         time.sleep(2 * OPTIONS["checkpoint_interval"])
 
 
-def come_back(up: Members, look: Callable[[], object] = lambda: None) -> tuple[Return, SentBack]:
+def come_back(
+    up: Members, look_s: float, look: Callable[[], object] = lambda: None
+) -> tuple[Return, SentBack]:
     """Start the member that is away, until it is everywhere in the sets again.
 
     Returns how long that took, and what was sent by history and in full.
@@ -189,7 +192,7 @@ def come_back(up: Members, look: Callable[[], object] = lambda: None) -> tuple[R
     up.start(AWAY)
     while any(len(held.in_sync) < MEMBERS for held in up.held()):
         look()
-        time.sleep(LOOK_S)
+        time.sleep(look_s)
     ended, sent = monotonic(), [read_sent(file) for file in others]
     began = min(one.began_ns for one in sent if one.began_ns)
     history, full = (sum(one[at] for one in sent) for at in (0, 1))
@@ -212,7 +215,7 @@ def history_beside_full(folder: Path) -> tuple[Return, Return]:
                 time.sleep(2 * OPTIONS["checkpoint_interval"])
                 up.kill(AWAY)
                 data.put(data.some(CHANGED))
-                way, sent = come_back(up)
+                way, sent = come_back(up, LOOK_S)
                 if sent.full_bytes:
                     raise RuntimeError("it came back in full, and not by history")
                 ways.append(way)
@@ -220,7 +223,7 @@ def history_beside_full(folder: Path) -> tuple[Return, Return]:
             up.kill(AWAY)
             data.put(data.some(CHANGED))
             cut_history(data)
-            in_full, sent = come_back(up)
+            in_full, sent = come_back(up, LOOK_S)
             if not sent.full_bytes:
                 raise RuntimeError("it came back by history, and not in full")
             return by_history, in_full
@@ -245,13 +248,13 @@ def full_copy(folder: Path, size: int, value_bytes: int) -> Full:
         ):
             go_away(up, data)
             memory = Memory(up)
-            way, sent = come_back(up, memory.look)
+            way, sent = come_back(up, LOOKS_S, memory.look)
             cp_seconds, lmdb_seconds = cp_of(folder, size), lmdb_of(folder, size, value_bytes)
             go_away(up, data)
             with putting(up.url) as puts:
                 time.sleep(BEFORE_S)
                 began = monotonic()
-                beside, sent_beside = come_back(up)
+                beside, sent_beside = come_back(up, LOOKS_S)
                 ended = monotonic()
                 time.sleep(SETTLED_S + AFTER_S)
             if not (sent.full_bytes and sent_beside.full_bytes):

@@ -48,7 +48,7 @@ BLOCK_BYTES, BLOCK_ROWS = 256 << 10, 1024
 """Bytes of values, or pairs, that are read and checked together."""
 AHEAD_BYTES = 4 << 20
 """Bytes under way from which on no further piece is sent."""
-PAUSES, PAUSE_S_MAX = 4, 0.25
+PAUSES, PAUSE_S_MAX = 6, 0.5
 """Pauses behind a piece while others write, each as long as that took, and seconds at most."""
 PENDING_BYTES = 64 << 20
 """Bytes of log before an instant in which the PREPARE of everything pending then is looked for."""

@@ -212,7 +212,7 @@ def test_no_more_is_under_way_than_a_copy_may_hold(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("took", "writes", "pauses"), [(0.01, 1, 3 * [0.04]), (1.0, 1, 3 * [0.25]), (0.01, 0, [])]
+    ("took", "writes", "pauses"), [(0.01, 1, 3 * [0.06]), (1.0, 1, 3 * [0.5]), (0.01, 0, [])]
 )
 def test_writers_have_several_times_as_long_as_a_piece_takes_to_themselves(
     monkeypatch: pytest.MonkeyPatch, took: float, writes: int, pauses: list[float]
