@@ -7,8 +7,9 @@ and maps whose keys are text or bytes.
 Invariants:
 
 - A frame over the limit is refused by its length, before more of it is taken.
-- Nothing is made of a frame before its structure was gone over, so that an array costs no memory
-  for items that did not arrive; and of at most ``items_max`` items anything is ever made.
+- An array of more than ``QUICK_ITEMS`` is not made before the structure of its frame was gone over,
+  so that items that did not arrive cost next to no memory (8 MiB: msgpack keeps 1,024 arrays open);
+  and of at most ``items_max`` items anything is ever made.
 - Whatever bytes arrive: messages, or ``FrameError``.  After an error a decoder is of no more use.
 
 Left out: what the messages mean (``kinds``), and types that msgpack adds (times, extensions).
@@ -31,6 +32,8 @@ LENGTH_BYTES = 4
 CONTAINERS = frozenset({dict, list})
 ONE = msgpack.packb([None])[:1]
 """The head of an array of one item."""
+QUICK_ITEMS = 1024
+"""Arrays and maps up to here are made at once."""
 SMALL_BYTES = 8192
 """Frames up to here cost so little memory, whatever is in them, that ``small_frame`` is quick."""
 
@@ -64,13 +67,19 @@ def pack_message(message: Sequence[object]) -> bytes:
     ``UsageError`` if the other end would refuse it for its size.
     """
     data: bytes = msgpack.packb(message)
-    if len(data) > SENDABLE.items_max:  # each item has a byte at least
+    if len(data) > SENDABLE.items_max and not _is_surely_sendable(message, len(data)):
         try:
             FrameDecoder(SENDABLE).feed(frame([data]))
         except FrameError as error:
             text = f"a message of {len(data):,} bytes would be refused: {error}"
             raise UsageError(text, hint="Send it in pieces.") from None
     return data
+
+
+def _is_surely_sendable(message: Sequence[object], size: int) -> bool:
+    """Tell whether a message cannot have too many items, each of which has a byte at least."""
+    of_bytes = sum(len(field) for field in message if isinstance(field, bytes))
+    return size <= SENDABLE.bytes_max and size - of_bytes <= SENDABLE.items_max
 
 
 def frame(packed: Sequence[bytes]) -> bytes:
@@ -154,17 +163,11 @@ class FrameDecoder:
 
 def _messages_of(body: bytes | memoryview, limits: FrameLimits) -> list[Message]:
     try:
-        _go_over(body)
-        count = None if len(body) <= limits.items_max else _counter(limits.items_max)
-        messages = msgpack.unpackb(
-            body,
-            object_hook=count,
-            list_hook=count,
-            ext_hook=_refuse_extension,
-            max_array_len=limits.items_max,
-            max_map_len=limits.items_max,
-            max_ext_len=0,
-        )
+        try:
+            messages = _unpacked(body, limits, min(QUICK_ITEMS, limits.items_max))
+        except (ValueError, msgpack.UnpackException):
+            _go_over(body)
+            messages = _unpacked(body, limits, limits.items_max)
     except (ValueError, msgpack.UnpackException) as error:
         kind = type(error).__name__
         raise FrameError(f"a frame of {len(body):,} bytes is not msgpack: {kind} {error}") from None
@@ -172,6 +175,20 @@ def _messages_of(body: bytes | memoryview, limits: FrameLimits) -> list[Message]
         _refuse(f"a frame of {len(body):,} bytes is not an array of messages")
     _check_depth(messages, limits.depth_max)
     return messages
+
+
+def _unpacked(body: bytes | memoryview, limits: FrameLimits, items_max: int) -> Any:
+    """Return the value that bytes are; no array or map of it has more than ``items_max`` items."""
+    count = None if len(body) <= limits.items_max else _counter(limits.items_max)
+    return msgpack.unpackb(
+        body,
+        object_hook=count,
+        list_hook=count,
+        ext_hook=_refuse_extension,
+        max_array_len=items_max,
+        max_map_len=items_max,
+        max_ext_len=0,
+    )
 
 
 def _go_over(body: bytes | memoryview) -> None:

@@ -38,7 +38,7 @@ from .tasks import Tasks
 
 GATHER_S = 0.1
 """Seconds in which other primaries may begin copies, too: one checkpoint clears for them all."""
-HELD_BYTES = 32 << 20
+HELD_BYTES = 64 << 20
 """Bytes of pieces that have arrived and are not stored, from which on no more are demanded."""
 STORE_BYTES = 2 << 20
 """Bytes of pieces with which a transaction of the data file begins once no other is under way: logs

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from support.messages import values
+from tidelog.engine.net import frames
 from tidelog.engine.net.frames import (
     KNOWN,
     LENGTH_BYTES,
+    QUICK_ITEMS,
     SMALL_BYTES,
     STRANGER,
     FrameDecoder,
@@ -176,6 +178,34 @@ def test_a_frame_that_claims_more_than_it_holds_costs_no_memory(body: bytes) -> 
         assert tracemalloc.get_traced_memory()[1] < 4 * len(body) + 100 * 10_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("count", [QUICK_ITEMS, QUICK_ITEMS + 1])
+def test_arrays_in_one_another_that_claim_many_items_cost_little_memory(count: int) -> None:
+    body = (b"\xdc" + count.to_bytes(2, "big")) * 100_000
+    data = with_length(body)
+    tracemalloc.start()
+    try:
+        refused(data, KNOWN)
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(body) + (9 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("count", [QUICK_ITEMS - 1, QUICK_ITEMS, QUICK_ITEMS + 1])
+def test_arrays_arrive_whether_they_are_made_at_once_or_gone_over_first(count: int) -> None:
+    message = [71, count * [1], dict.fromkeys(map(str, range(count)), 2)]
+    assert FrameDecoder(KNOWN).feed(framed(message)) == [message]
+
+
+def test_a_large_message_of_bytes_is_not_made_anew_to_see_whether_it_may_be_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(frames, "FrameDecoder")
+    for large in ([71, bytes(63 << 20)], [71, bytes(1 << 20), bytes(1 << 20), [1] * 1000]):
+        pack_message(large)
+    with pytest.raises(NameError):
+        pack_message([71, b"", [0] * (1 << 20)])
 
 
 def test_limits_are_raised_between_frames() -> None:
