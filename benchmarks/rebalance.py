@@ -65,7 +65,7 @@ BATCH_BYTES = 1 * MIB
 WRITERS = 4
 CUT_BYTES = 80 * MIB
 """Written so that what came before goes from the logs."""
-STORE_BYTES = 8 * MIB
+STORE_BYTES = 15 * MIB
 """What a transaction of LMDB alone has: about as much as those of a copy that goes on alone."""
 LOOK_S, LOOKS_S = 0.02, 0.1
 """Seconds between two looks of a short way back, and of a long one: what is measured may be so much

@@ -83,7 +83,9 @@ class CatchingUp:
         """When this copy last reported on a partition."""
         self._condemned: dict[int, ClearRecord] = {}
         """Partitions of which nothing here may count, and the log does not say so yet."""
-        self.taking_in = TakingIn(node_log, outflow, store, now, reached, self._shown, tasks)
+        self.taking_in = TakingIn(
+            node_log, outflow, store, now, reached, self._shown, tasks, self._expects_answers
+        )
         """The full copies that come in."""
 
     def __repr__(self) -> str:
@@ -162,6 +164,14 @@ class CatchingUp:
                 told.setdefault(copies.author.member, []).append(report)
         for author, reports in told.items():
             self._outflow.tell(author, report_message(reports))
+
+    def _expects_answers(self) -> bool:
+        """Tell whether primaries that are there have still to say how this copy comes back."""
+        partitions, present = self._topology.partitions, self._topology.present
+        return any(
+            partitions[partition].author in present and not self._is_busy(partition)
+            for partition in self._outside
+        )
 
     def _is_busy(self, partition: int) -> bool:
         return partition in self._followed or self.taking_in.place(partition) is not None

@@ -36,8 +36,9 @@ from .log import NodeLog
 from .outflow import Outflow
 from .tasks import Tasks
 
-GATHER_S = 0.1
-"""Seconds in which other primaries may begin copies, too: one checkpoint clears for them all."""
+GATHER_S, GATHER_S_MAX = 0.1, 1.5
+"""Seconds in which other primaries may begin copies, too, and at most if some are expected: one
+checkpoint clears for them all, and only if that is nearly everything there is a new data file."""
 HELD_BYTES = 64 << 20
 """Bytes of pieces that have arrived and are not stored, from which on no more are demanded."""
 STORE_BYTES = 2 << 20
@@ -114,8 +115,12 @@ class TakingIn:
         reached: Callable[[str], None],
         shown: dict[int, float],
         tasks: Tasks,
+        expects: Callable[[], bool],
     ) -> None:
-        """``shown`` is when this member last reported on each partition."""
+        """``shown`` is when this member last reported on each partition.
+
+        ``expects`` tells whether primaries have still to answer what it has reported.
+        """
         self._log = node_log
         self._outflow = outflow
         self._store = store
@@ -129,6 +134,7 @@ class TakingIn:
         self._heard_at: dict[Incarnation, float] = {}
         """When a primary last sent a piece."""
         self._tasks = tasks
+        self._expects = expects
 
     def __repr__(self) -> str:
         return f"<TakingIn {len(self._fillings)} full copies>"
@@ -211,7 +217,10 @@ class TakingIn:
         """Clear for all copies that have begun, and let them come in."""
         try:
             while self._begun:
+                until = self._now() + GATHER_S_MAX - GATHER_S
                 await trio.sleep(GATHER_S)
+                while self._expects() and self._now() < until:
+                    await trio.sleep(GATHER_S)
                 begun, self._begun = self._begun, []
                 for filling in begun:
                     if filling.scope.cancel_called:

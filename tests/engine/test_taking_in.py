@@ -17,6 +17,7 @@ from tidelog.engine.net.frames import Message
 from tidelog.engine.node.taking_in import (
     ALIVE_S,
     GATHER_S,
+    GATHER_S_MAX,
     HELD_BYTES,
     PATIENCE_S,
     STORE_BYTES,
@@ -57,7 +58,9 @@ class Around:
         self.here = TakingIn(
             around, SimpleNamespace(tell=lambda *said: self.told.append(said)),  # type: ignore[arg-type]
             around, trio.current_time, lambda _point: None, self.shown, self.tasks,
+            lambda: self.expects,
         )  # fmt: skip
+        self.expects = False
         self.path = "store"
 
     def wait(self) -> None:
@@ -162,6 +165,33 @@ def test_one_checkpoint_clears_for_primaries_that_begin_about_the_same_time() ->
         assert sorted(at.demands()) == [(BOB, PLACE, 1), (CID, other, 1)]
         third = ReturnPlace(8, 2, 9)
         assert await at.begin(third, CID) == [ClearRecord, "clear"]
+
+    live(scenario)
+
+
+def test_primaries_that_have_still_to_answer_are_waited_for() -> None:
+    async def scenario(at: Around) -> None:
+        other = ReturnPlace(7, 2, 9)
+        at.expects = True
+        at.here.begin([PLACE], BOB)
+        await trio.sleep(GATHER_S_MAX / 2)
+        assert await at.rest() == []
+        at.here.begin([other], CID)
+        at.expects = False
+        await trio.sleep(GATHER_S)
+        assert await at.rest() == [ClearRecord, ClearRecord, "clear"]
+
+    live(scenario)
+
+
+def test_who_does_not_answer_is_waited_for_no_longer_than_that() -> None:
+    async def scenario(at: Around) -> None:
+        at.expects = True
+        at.here.begin([PLACE], BOB)
+        await trio.sleep(GATHER_S_MAX - GATHER_S)
+        assert await at.rest() == []
+        await trio.sleep(1.5 * GATHER_S)
+        assert await at.rest() == [ClearRecord, "clear"]
 
     live(scenario)
 

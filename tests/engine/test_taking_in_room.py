@@ -46,7 +46,14 @@ class Around:
         outflow: Any = SimpleNamespace(tell=lambda *_: None)
         self.tasks = Tasks()
         self.taking_in = TakingIn(
-            node_log, outflow, self, trio.current_time, lambda _point: None, {}, self.tasks
+            node_log,
+            outflow,
+            self,
+            trio.current_time,
+            lambda _point: None,
+            {},
+            self.tasks,
+            lambda: False,
         )
 
     async def checkpoint(self, reason: str) -> None:
