@@ -23,6 +23,7 @@ from tidelog.affinity.topology import (
 from tidelog.checkpoints.copies import CopyState
 from tidelog.engine.net.frames import Message
 from tidelog.engine.net.kinds import BY_NUMBER
+from tidelog.engine.node import catching_up
 from tidelog.engine.node.catching_up import AGAIN_S, CatchingUp
 from tidelog.engine.node.tasks import Tasks
 from tidelog.engine.replication.following import Following
@@ -272,6 +273,29 @@ def test_a_copy_that_is_not_to_come_back_says_nothing_and_takes_nothing(
     at.here.admitted(copies(**other).author, [admission(), admission(kind=SupplyKind.FULL)])
     assert at.log.queued == []
     assert at.began == []
+
+
+def test_who_is_there_and_has_not_said_how_a_copy_comes_back_is_expected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Callable[[], bool]] = []
+    monkeypatch.setattr(catching_up, "TakingIn", lambda *given: made.append(given[-1]))
+    at = around(moving=0)
+    [expects] = made
+    assert expects()
+    at.filling = PLACE
+    assert not expects(), "it comes in full"
+    at.filling = None
+    at.here.admitted(BOB, [admission()])
+    assert expects(), "it was admitted by another number"
+    at.decide(copies())
+    at.here.admitted(BOB, [admission()])
+    assert not expects(), "it comes by history"
+    at = around(in_sync=(BOB, ME))
+    assert not made[-1](), "it counts"
+    at = Around()
+    at.decide(copies(moving=0), BOB)
+    assert not made[-1](), "nobody is there"
 
 
 def test_nothing_is_told_to_who_has_gone_nor_with_a_log_that_is_broken_or_lags() -> None:
