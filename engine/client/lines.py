@@ -8,6 +8,8 @@ Invariants:
 - A line is used by one thread at a time, and asks one thing at a time.
 - A connection whose request was interrupted, by an error or by Ctrl-C, is closed: no answer is ever
   taken for that of another request.
+- A connection that was idle is looked at before it is asked: what is sent over one that the member
+  has closed is lost, and a commit would be in doubt, though nobody ever got it.
 - In the child of a fork no line of the parent is used: it lets go of its descriptors, and the
   connections of the parent go on.
 
@@ -50,12 +52,15 @@ from .routing import (
 
 T = TypeVar("T")
 
+CLOSED = "the member has closed the connection"
 CONNECT_S_MIN, CONNECT_S_MAX = 0.1, 3.0
 """Seconds in which a member has to take a connection and to say who it is, if time is short too."""
 SEND_S_MAX = 20.0
 """Seconds in which a member has to take a part of a request."""
 SILENCE_S_MAX = 20
 """Seconds after which the connection to a machine that does not answer is over."""
+IDLE_S = 0.05
+"""Seconds without a question behind which a member may be gone and back, and nobody noticed."""
 GRACE_S = 0.25
 """Seconds behind its deadline in which a member may still say that a request came too late."""
 
@@ -109,6 +114,9 @@ class Line:
         self, connection: LineConnection, operation: str, arguments: Sequence[object], left: float
     ) -> ClientEvent:
         """Send a request, and return what comes of it."""
+        if self._now() > connection.answered_at + IDLE_S and connection.is_ended:
+            ended = ConnectionResetError(CLOSED)
+            return Unreached(self._broke(connection, ended).reason, self._now())
         try:
             data = connection.request(operation, arguments, left)
         except BaseException:
@@ -142,9 +150,10 @@ class Line:
         except BaseException:
             self.drop(connection.member)
             raise
+        now = connection.answered_at = self._now()
         if answer[0] == RESPONSE:
-            return Value(answer[2], self._now())
-        return Failed(*Failure(*answer[2:5]), self._now())
+            return Value(answer[2], now)
+        return Failed(*Failure(*answer[2:5]), now)
 
     def _broke(self, connection: LineConnection, error: Exception) -> Broke:
         self.drop(connection.member)
@@ -191,6 +200,8 @@ class LineConnection:
 
     def __init__(self, made: socket.socket, dialogue: Dialogue) -> None:
         self.dialogue = dialogue
+        self.answered_at = float("-inf")
+        """When the last answer arrived, by the clock of its line."""
         self._socket = made
         self._patience = -1.0
         self._wanted = 0
@@ -202,6 +213,16 @@ class LineConnection:
     def member(self) -> bytes:
         """Who is at the other end."""
         return self.dialogue.member
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the other end has closed it, and nothing is left to be received."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def request(self, operation: str, arguments: Sequence[object], left: float) -> bytes:
         """Return the bytes of a request, whose answer is the one that counts from now on."""
@@ -239,7 +260,7 @@ class LineConnection:
         """Wait for bytes."""
         data = self._socket.recv(self.dialogue.bytes_max)
         if not data:
-            raise ConnectionResetError("the member has closed the connection")
+            raise ConnectionResetError(CLOSED)
         return data
 
     def close(self) -> None:

@@ -291,6 +291,9 @@ def test_who_is_there_and_has_not_said_how_a_copy_comes_back_is_expected_to(
     at.decide(copies())
     at.here.admitted(BOB, [admission()])
     assert not expects(), "it comes by history"
+    at = around(moving=0)
+    at.decide(copies(in_sync=(BOB, ME)))
+    assert not made[-1](), "it counts by now"
     at = around(in_sync=(BOB, ME))
     assert not made[-1](), "it counts"
     at = Around()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -177,10 +178,40 @@ def test_a_request_of_which_only_a_part_was_sent_has_reached_nobody(
     line = Line(cluster, production())
     connection = LineConnection(near, Dialogue(cluster, b"i" * 16, 1, b"m" * 16))
     line.connections[connection.member] = connection
+    connection.answered_at = math.inf  # just now: nobody looks
     event = line.asked(connection, "get", [1, [b"key"]], 1.0)
     assert isinstance(event, Unreached)
     assert event.reason == "Broken pipe"
     assert not line.connections
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_nothing_is_asked_of_who_has_closed_the_connection_since_the_last_answer(
+    closes: bool,
+) -> None:
+    """A commit of a client that was idle while its member was killed and came back was in doubt."""
+    cluster, answer = Cluster(["a:1"]), frame([pack_message([RESPONSE, 1, 7])])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    with closing(near), closing(far):
+        dialogue = Dialogue(cluster, b"i" * 16, 1, b"m" * 16)
+        dialogue.welcome, dialogue.member = True, b"m" * 16
+        line, connection = Line(cluster, production()), LineConnection(near, dialogue)
+        line.connections[connection.member] = connection
+        if closes:
+            far.close()
+            event = line.asked(connection, "commit", [], 1.0)
+            assert isinstance(event, Unreached)
+            assert event.reason == "the member has closed the connection"
+            assert not line.connections
+        else:
+            far.sendall(answer)
+            event = line.asked(connection, "commit", [], 1.0)
+            assert isinstance(event, Value)
+            assert (event[0], line.connections) == (7, {connection.member: connection})
+            assert connection.answered_at == event[1]
+            assert not connection.is_ended
 
 
 async def test_of_tasks_that_were_woken_together_the_first_sends_and_the_others_in_one_piece() -> (

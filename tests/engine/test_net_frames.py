@@ -15,6 +15,7 @@ from tidelog.engine.net.frames import (
     KNOWN,
     LENGTH_BYTES,
     QUICK_ITEMS,
+    SENDABLE,
     SMALL_BYTES,
     STRANGER,
     FrameDecoder,
@@ -196,6 +197,20 @@ def test_arrays_in_one_another_that_claim_many_items_cost_little_memory(count: i
 def test_arrays_arrive_whether_they_are_made_at_once_or_gone_over_first(count: int) -> None:
     message = [71, count * [1], dict.fromkeys(map(str, range(count)), 2)]
     assert FrameDecoder(KNOWN).feed(framed(message)) == [message]
+
+
+def test_a_large_frame_may_have_many_small_messages() -> None:
+    messages: list[Message] = [[71, bytes(2 << 20)], *([1, number] for number in range(600))]
+    assert FrameDecoder(KNOWN).feed(framed(*messages)) == messages
+
+
+@pytest.mark.slow
+def test_a_message_of_bytes_may_be_as_long_as_is_sendable_and_no_longer() -> None:
+    around = len(pack_message([71, bytes(1 << 20)])) - (1 << 20)
+    most = SENDABLE.bytes_max - around
+    assert len(pack_message([71, bytes(most)])) == SENDABLE.bytes_max
+    with pytest.raises(UsageError):
+        pack_message([71, bytes(most + 1)])
 
 
 def test_a_large_message_of_bytes_is_not_made_anew_to_see_whether_it_may_be_sent(

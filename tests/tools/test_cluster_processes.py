@@ -750,7 +750,30 @@ def test_one_command_at_a_time_changes_a_cluster(run: Run, place: Path) -> None:
     with changing(str(place)):
         done = run("cluster", "up", "--dir", place)
     assert done.exit_code == 7
-    assert f"another command is at work on this cluster: process {os.getpid()}" in done.stderr
+    line, *_ = done.stderr.splitlines()
+    assert f"another command is at work on this cluster: process {os.getpid()} " in line
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"4194305\n", b"\xff" * 5, b"1\nfoo", b"1" * (1 << 20), None]
+)
+def test_nobody_is_named_who_does_not_hold_the_lock_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes | None
+) -> None:
+    """Who took it a moment ago has not said so yet: the file has who is gone, or anything."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "not for you")
+
+    lock = tmp_path / "cluster.lock"
+    with changing(str(tmp_path)):
+        if said is None:
+            monkeypatch.setattr(Path, "open", refuse)
+        else:
+            lock.write_bytes(said)
+        with pytest.raises(RefusedError) as caught, changing(str(tmp_path)):
+            pytest.fail("it is held")
+    assert str(caught.value).splitlines()[0] == "another command is at work on this cluster"
 
 
 def test_a_command_needs_no_room_to_say_who_it_is(

@@ -101,9 +101,8 @@ def changing(folder: str) -> Iterator[None]:
     try:
         lock = production().disk.lock(str(path))
     except BlockingIOError:
-        pid = path.read_text(encoding="utf-8", errors="replace").strip()
         raise RefusedError(
-            f"another command is at work on this cluster{f': process {pid}' if pid else ''}",
+            f"another command is at work on this cluster{_holder_of(path)}",
             hint="Wait for its end.",
         ) from None
     try:
@@ -112,6 +111,19 @@ def changing(folder: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _holder_of(path: Path) -> str:
+    """Return who holds a lock by what its file says; empty unless that is a process that is there.
+
+    Until who has just taken it has written that, the file names who had it before.
+    """
+    try:
+        with path.open("rb") as file:
+            pid = file.read(20).strip().decode("ascii")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return f": process {pid}" if pid.isdigit() and os.path.exists(f"/proc/{pid}") else ""
 
 
 # ------------------------------------------------------------------ a new one
