@@ -940,6 +940,27 @@ def test_who_has_left_or_is_lost_does_not_keep_the_others_from_being_started(
         check_made(place, cluster, "n1")
 
 
+@pytest.mark.parametrize(("held", "whose"), [("n3", "n3"), ("stranger", "another member")])
+def test_no_member_is_started_in_the_directory_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: str, whose: str
+) -> None:
+    """Two directories were mixed up, and `status`, `kill` and `start` did it to the other one."""
+    monkeypatch.setattr(running, "start_process", lambda *_: pytest.fail("started"))
+    make_members(str(tmp_path), THREE, [])
+    write_cluster(str(tmp_path), THREE)
+    stranger = replace(THREE.members[0], id=member_id(UUID(int=11), "n1"), directory="stranger")
+    other = replace(THREE, cluster=UUID(int=11), members=(stranger,), backups=0)
+    make_members(str(tmp_path), other, [])
+    for before, after in ((held, "aside"), ("n1", held), ("aside", "n1")):
+        (tmp_path / before).rename(tmp_path / after)
+    for names in (["n1"], ["n2", "n1"]):
+        with pytest.raises(RefusedError, match=f"n1 has the store of {whose}, and not that of n1"):
+            start_members(str(tmp_path), names, lambda _: None)
+    (tmp_path / "n1" / "manifest").write_bytes(b"damaged")
+    with pytest.raises(pytest.fail.Exception, match="started"):  # it tells what is wrong itself
+        start_members(str(tmp_path), ["n1"], lambda _: None)
+
+
 def test_members_that_need_no_rescue_are_told_so_and_the_file_stays(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

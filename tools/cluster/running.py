@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from ...affinity.errors import (
     ClusterError,
@@ -364,6 +364,28 @@ def check_ended(name: str, directory: str) -> None:
         )
 
 
+def _check_own(folder: str, cluster: LocalCluster, name: str) -> None:
+    """Raise ``RefusedError`` if the directory of a member has the store of another one.
+
+    What is asked for by the one's name would be done to the other one.
+    """
+    member = cluster.member(name)
+    directory = os.path.join(folder, member.directory)
+    try:
+        held = read_manifest_file(ReadOnlyDirectory(directory)).member
+    except (OSError, TidelogError):
+        return  # there is none yet; or the member tells what is wrong with it
+    if held is not None and UUID(held) != member.id:
+        names = [one.name for one in cluster.members if one.id == UUID(held)]
+        raise RefusedError(
+            f"{directory} has the store of {names_text(names) if names else 'another member'}, "
+            f"and not that of {name}",
+            hint="Give each directory of a member its own name again: each has a "
+            f"{MANIFEST_NAME} with the id of its member, and {CLUSTER_FILE_NAME} tells which "
+            "directory that is to have.",
+        )
+
+
 # ------------------------------------------------------------------ up
 
 
@@ -375,7 +397,9 @@ def start_members(folder: str, names: Iterable[str], tell: TellUser) -> bool:
     if that fails, or is interrupted; but not who is only late, and of a cluster that ran before:
     it may be needed for a majority by now.
     """
-    cluster = read_cluster(folder)
+    cluster, names = read_cluster(folder), list(names)
+    for name in names:
+        _check_own(folder, cluster, name)
     started: list[str] = []
     deadline = time.monotonic() + UP_S_MAX
 
