@@ -946,6 +946,7 @@ def test_no_member_is_started_in_the_directory_of_another_one(
 ) -> None:
     """Two directories were mixed up, and `status`, `kill` and `start` did it to the other one."""
     monkeypatch.setattr(running, "start_process", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(running, "_check_free", lambda _name, _address: None)
     make_members(str(tmp_path), THREE, [])
     write_cluster(str(tmp_path), THREE)
     stranger = replace(THREE.members[0], id=member_id(UUID(int=11), "n1"), directory="stranger")
