@@ -560,8 +560,8 @@ def _cannot_leave(topology: Topology, member: UUID, going: Collection[UUID]) -> 
     stay = len({*topology.holding} - {member, *going})
     if member in topology.holding and stay < topology.min_in_sync:
         return (
-            f"{stay} members that hold data would stay, and nothing is written to fewer than "
-            f"{topology.min_in_sync} copies"
+            f"{stay} member{'s' * (stay != 1)} with data would stay, and nothing is written to "
+            f"fewer than {topology.min_in_sync} copies"
         )
     return None
 

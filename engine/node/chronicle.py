@@ -25,6 +25,8 @@ from .partitions import Partitions
 
 TOLD_MAX = 16
 """Partitions that a line names."""
+STARTS_S = 5.0
+"""Seconds from its first look on in which a member that starts need not reach a majority yet."""
 
 log = logging.getLogger("tidelog.node")
 
@@ -48,6 +50,9 @@ class Chronicle:
         """Which term was followed at the last look, and whether this member led in it."""
         self._has_lease = False
         self._has_majority = True
+        self._looked_first: float | None = None
+        self._starts = True
+        """Whether it has never reached a majority, and need not have."""
         self._opening: list[int] = []
         self._opening_since = 0.0
         self._has_begun = False
@@ -136,7 +141,11 @@ class Chronicle:
             self._led = led
             self._tell_led(*led)
         has_majority = self._agreement.reaches_majority(now)
-        if has_majority != self._has_majority:
+        if self._looked_first is None:
+            self._looked_first = now
+        if has_majority or now >= self._looked_first + STARTS_S:
+            self._starts = False
+        if has_majority != self._has_majority and not self._starts:
             self._has_majority = has_majority
             log.log(
                 logging.INFO if has_majority else logging.WARNING,

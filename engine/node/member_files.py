@@ -44,8 +44,8 @@ from ..system.layout import (
 REMAINS = frozenset((CONFIG_LOG_NAME, NEW_CONFIG_LOG_NAME))
 """What an ``init_member`` that was interrupted leaves beside the files of a store."""
 OLD_DISK_HINT = (
-    "Keep the directory aside: it is not the newest state of this member, and the cluster takes no "
-    "other. If that is lost, go on without this member: let the others run."
+    "Keep the directory aside. If there is a newer one of this member that was not declared lost, "
+    "start that; if not, let the others run, and a new member join with a directory of its own."
 )
 
 

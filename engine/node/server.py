@@ -55,9 +55,9 @@ async def run_member(
     that is made if there is none.  ``ready`` hears where it listens, ``started`` of each
     incarnation.  Raises ``UsageError`` for an address off loopback without ``insecure``, for a
     cluster of several if the member is to be ``alone``, for the copy of a directory whose member
-    runs, and for a newcomer that is a member of another cluster, or has the name of another; what
-    ``open_member`` raises; ``ClusterError`` if the cluster will not have this disk, or nobody
-    tells a newcomer of it.
+    runs, and for a newcomer that is a member of another cluster, or is to have another name than
+    its directory; what ``open_member`` raises; ``OSError`` if it cannot listen there;
+    ``ClusterError`` if the cluster will not have this disk, or nobody tells a newcomer of it.
     """
     if newcomer is not None:
         await _join(environment, directory, newcomer)
@@ -78,19 +78,21 @@ async def run_member(
             await _run_until(member, where, ready, stop)
         except BaseExceptionGroup as group:
             error = _alone(group)
-            if error is None:
+            if isinstance(error, OSError):  # somebody listens there: a copy of this directory?
+                await _check_only_one(member, opened, address)
+            if not isinstance(error, TidelogError):
                 raise
             raise error from error.__cause__
         finally:
             await member.close()
 
 
-def _alone(group: BaseExceptionGroup[BaseException]) -> TidelogError | None:
-    """Return the error for which all tasks of an incarnation ended; None if it is not Tidelog's."""
+def _alone(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """Return the error for which all tasks of an incarnation ended; None if there are several."""
     left: BaseException | None = group
     while isinstance(left, BaseExceptionGroup):
         left = left.exceptions[0] if len(left.exceptions) == 1 else None
-    return left if isinstance(left, TidelogError) else None
+    return left
 
 
 def _check_alone(directory: str, opened: OpenMember) -> None:
@@ -160,8 +162,21 @@ async def _check_cluster(
 
 
 def _known_as(opened: OpenMember, newcomer: Newcomer | None) -> tuple[str, bool]:
-    """Return the address of a member, and whether it holds no data."""
-    known = opened.known.topology.members.get(opened.disk.member)
+    """Return the address of a member, and whether it holds no data.
+
+    ``UsageError`` if it is to come under another name than it has.
+    """
+    topology, member = opened.known.topology, opened.disk.member
+    known = topology.members.get(member)
+    if newcomer is not None and newcomer.name is not None and topology.cluster is not None:
+        named = member_id(topology.cluster, newcomer.name)
+        # Of a cluster that was rescued no member has the id that its name would give it now.
+        if named != member and (known is None or named in topology.members):
+            raise UsageError(
+                f"{opened.files.path} is that of another member than {newcomer.name}",
+                hint="Give the --name that it was made with, or name another directory."
+                + " This one has not joined yet, and may be removed." * (known is None),
+            )
     if known is not None:
         return known.address, known.voter
     if newcomer is None:

@@ -25,7 +25,7 @@ from typing import cast
 import trio
 from trio import SocketListener, SocketStream, socket
 
-from .environment import Address
+from .environment import Address, address_text
 
 BACKLOG_MAX = 128
 """Connections that wait to be accepted."""
@@ -52,8 +52,10 @@ class RealNetwork:
             await listening.bind(place)
             listening.listen(BACKLOG_MAX)
             return RealListener(SocketListener(listening))
-        except BaseException:
+        except BaseException as error:
             listening.close()
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, address_text(address)) from None
             raise
 
     async def connect(self, address: Address) -> RealStream:

@@ -195,8 +195,8 @@ def test_the_command_recovers_what_a_crash_has_left_and_adopts_it(tmp_path: Path
     assert manifests.read(keeper).member == UUID(told["member"]).hex
     assert "run it with" not in done.stderr
     again = CliRunner().invoke(cli, arguments)
-    assert again.exit_code == 2
-    assert "belongs to a cluster" in again.output
+    assert again.exit_code == 7
+    assert f"is that of a member of cluster {told['cluster']} already" in again.output
     for_people = ["server", "adopt", str(made(tmp_path / "y")), "--listen", "127.0.0.1:7400"]
     next_step = f"run it with `tidelog server run {tmp_path / 'y'}`\n"
     assert CliRunner().invoke(cli, for_people).stderr == next_step

@@ -199,13 +199,26 @@ def test_that_no_majority_is_reached_is_a_warning_and_that_one_is_again_is_none(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told = Told(caplog, replace(gives(), baseline=(N1, N2)))
-    for told.has_majority in (True, False, False, True):
+    for told.has_majority in (False, True, False, False, True):
         told.chronicle.look(1.0)
     text = "n1:7400 (01000000), with the store /m, reaches %s majority of 2 members"
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
         ("WARNING", f"node.majority: Tidelog: {text % 'no'}"),
         ("INFO", f"node.majority: Tidelog: {text % 'a'}"),
     ]
+
+
+def test_who_starts_and_reaches_no_majority_says_so_after_some_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = Told(caplog, replace(gives(), baseline=(N1, N2)))
+    told.has_majority = False
+    for now in (7.0, 9.0, 11.9):
+        told.chronicle.look(now)
+    assert told.lines() == []
+    told.chronicle.look(12.0)
+    text = "n1:7400 (01000000), with the store /m, reaches no majority of 2 members"
+    assert [one.getMessage() for one in caplog.records] == [f"node.majority: Tidelog: {text}"]
 
 
 def test_another_baseline_is_told(caplog: pytest.LogCaptureFixture) -> None:

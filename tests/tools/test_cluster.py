@@ -51,9 +51,11 @@ from tidelog.tools.cluster.questions import PAGE, talking
 from tidelog.tools.cluster.rescuing import rescue_cluster
 from tidelog.tools.cluster.running import (
     LOCK_NAME,
+    ask_somebody,
     check_made,
     described,
     end_members,
+    kill_member,
     look,
     made_members,
     make_members,
@@ -69,7 +71,7 @@ from tidelog.tools.cluster.standing import (
     status_of,
 )
 from tidelog.tools.cluster.stories import copy_text, story_of
-from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of
+from tidelog.tools.cluster.tables import node_rows, partition_rows, summary_of, summary_text
 from tidelog.tools.server.members import (
     identified,
     named_members,
@@ -450,6 +452,52 @@ def test_who_does_not_end_is_waited_for_aloud_and_whether_too_few_are_left_is_to
     ]
 
 
+@pytest.mark.parametrize(
+    ("left", "more"),
+    [("n1 n2 n3", []), ("n1 n2", ["1 of 3 members run: nothing is served until more do"])],
+)
+def test_whether_too_few_are_left_behind_a_kill_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, more: list[str]
+) -> None:
+    place, running_now, told = str(tmp_path), left.split(), list[str]()
+    write_cluster(place, THREE)
+
+    class Process:
+        pid = 17
+
+        def send(self, number: int) -> None:
+            assert number == signal.SIGKILL
+            running_now.remove("n2")
+
+        def ended(self, _seconds: float) -> bool:
+            return True
+
+    monkeypatch.setattr(running, "process_of", lambda _directory: nullcontext(Process()))
+    monkeypatch.setattr(running, "pid_of", lambda at: 17 * (os.path.basename(at) in running_now))
+    monkeypatch.setattr(running, "look", lambda *_place: picture(**ALL))
+    kill_member(place, "n2", told.append)
+    assert told == ["killed n2, process 17", *more]
+
+
+def test_a_reason_that_several_members_give_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Three members said the same of `baseline remove`, one behind the other.
+    reasons = {7400: "1 member would stay", 7401: "it has ended", 7402: "1 member would stay"}
+
+    @contextmanager
+    def refusing(address: tuple[str, int], *_more: object) -> Iterator[Any]:
+        raise ConnectionRefusedError(reasons[address[1]])
+        yield
+
+    monkeypatch.setattr(running, "runs", lambda *_member: True)
+    monkeypatch.setattr(running, "talking", refusing)
+    with pytest.raises(ClusterError) as refused:
+        ask_somebody("a place", THREE, "n1 does not leave", "want", hint="Let another one join.")
+    assert str(refused.value) == (
+        "n1 does not leave: n1 and n3: 1 member would stay; n2: it has ended"
+    )
+    assert refused.value.hint == "Let another one join."
+
+
 def test_who_runs_and_does_not_answer_in_time_is_not_taken_for_one_that_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,6 +661,7 @@ def test_a_cluster_that_serves_everything() -> None:
         "partitions_taken_over": 0,
         "partitions_unavailable": 0,
         "backups": 0,
+        "backups_wanted": 0,
         "sets_full": 4,
         "copies_lagging": 0,
         "timing": {"lease": 1.5, "drift": 0.1},
@@ -717,6 +766,24 @@ def test_without_a_coordinator_it_is_told_whether_there_are_too_few_members() ->
     assert block.text.startswith("n2 and n3 do not answer, and 2 of 3 members are needed")
     assert block.next == "start 1 of them: `tidelog cluster start 'a place' n2`"
     assert {row["state"] for row in rows_of(one)} == {"waiting", "unavailable"}
+
+
+def test_right_behind_a_kill_nobody_is_said_to_take_over_if_too_few_are_left() -> None:
+    # Who was left still took itself to have a majority: `status` told of a takeover to come.
+    two_gone = picture(n1=ALL["n1"], n2=MemberAnswer(pid=0), n3=MemberAnswer(pid=0))
+    assert not two_gone.majority
+    assert blocks(two_gone)[0].text.startswith("n2 and n3 do not answer, and 2 of 3 members")
+    assert not [block for block in blocks(two_gone) if block.kind in ("takeover", "coordinator")]
+    hanging = picture(n1=ALL["n1"], n2=SILENT, n3=SILENT)
+    assert hanging.majority, "they may only be slow to answer"
+    assert picture(**(ALL | {"n2": MemberAnswer(pid=0)})).majority
+
+
+def test_fewer_backups_than_were_asked_for_are_told_with_what_brings_them() -> None:
+    fields = summary(picture_of(replace(THREE, backups=2), ALL))
+    assert (fields["backups"], fields["backups_wanted"]) == (0, 2)
+    assert summary_text(fields)["backups"] == "0, and 2 once there are members for them"
+    assert summary_text(summary(picture(**ALL)))["backups"] == 0
 
 
 def test_a_partition_that_is_open_without_a_lease_waits_for_a_coordinator() -> None:
@@ -1113,7 +1180,8 @@ def test_how_copies_came_back_is_not_told_without_the_primary(
         (silent, heard, 6, "n1, the primary of partition 0, does not answer, and only it could"),
         (silent, replace(ALL["n2"], story=STORY | {"returns": [RETURN]}), 0, "does not answer: wh"),
         (ALL["n1"], heard, 6, "n1, the primary of partition 0, tells nothing now, and only it"),
-        (replace(ALL["n1"], story=STORY), heard, 0, "nobody has come back to partition 0 since n1"),
+        (replace(ALL["n1"], story=STORY), heard, 0, "n1 has seen nobody come back to partition 0"),
+        (replace(ALL["n1"], story=STORY), silent, 0, "n2 did not answer: what was seen there is"),
     ):
         seen = picture(**(ALL | {"n1": first, "n2": other}))
         monkeypatch.setattr(showing, "look", lambda *_place, seen=seen: seen)
@@ -1480,6 +1548,115 @@ def test_who_does_not_answer_is_told_of_with_the_command_that_tells_what_to_do()
     ]
 
 
+def test_who_enters_and_is_away_is_told_of() -> None:
+    # It was "entering", without a word of what it waits for.
+    found = replace(RUNNING, answers={**RUNNING.answers, "n4": MemberAnswer(pid=0)})
+    assert stages(found)["n4"] == "entering"
+    assert advice(seats_of(found, shares_of(found)), "here") == [
+        "n4 is away, and enters once it is there: `tidelog cluster start here n4`; if it is to "
+        "stay away, `tidelog cluster baseline remove here n4`"
+    ]
+
+
+def test_without_a_majority_nothing_is_moved(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It was that partition 0 is due, and to wait a moment.
+    left = picture(n1=ALL["n1"], n2=MemberAnswer(pid=0), n3=MemberAnswer(pid=0))
+    monkeypatch.setattr(commands, "found_cluster", lambda _place: THREE)
+    monkeypatch.setattr(showing, "look", lambda *_place: left)
+    for to in ("n1", "n2"):
+        done = run("cluster", "move", "here", 0, to)
+        assert done.exit_code == 6, done.stderr
+        assert "partition 0 stays where it is: n2 and n3 do not answer" in done.stderr
+        assert "next:  start 1 of them: `tidelog cluster start here n2`" in done.stderr
+
+
+def lost_in(monkeypatch: pytest.MonkeyPatch, copies_of: dict[int, str | None]) -> list[Any]:
+    """Let partitions be lost, each with the best copy that is left; returns what is reset."""
+    done: list[Any] = []
+    monkeypatch.setattr(commands, "found_cluster", lambda _place: THREE)
+    monkeypatch.setattr(commands, "told_losses", lambda *_place: {"lost": [*copies_of]})
+    looked = lambda _place, _found, number: (number, None, [])  # noqa: E731
+    monkeypatch.setattr(showing, "look_at", looked)
+    monkeypatch.setattr(commands, "check_reset", lambda *_rest: None)
+    monkeypatch.setattr(commands, "check_nobody_is_away", lambda *_rest: None)
+    monkeypatch.setattr(commands, "best_copy", copies_of.get)
+    monkeypatch.setattr(
+        commands,
+        "reset_partition",
+        lambda _place, _found, number, name, *, empty: done.append((number, name, empty)),
+    )
+    return done
+
+
+def test_all_that_is_lost_goes_on_and_what_nobody_has_is_named_with_its_own_command(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first one without a copy ended it, and the advice was to give --empty to all.
+    reset = lost_in(monkeypatch, {1: "n2", 2: None, 3: None, 5: "n3"})
+    done = run("cluster", "reset", "a place", "--all")
+    assert (done.exit_code, reset) == (4, [(1, "n2", False), (5, "n3", False)])
+    assert "nobody who answers has a copy of 2 partitions (2-3)" in done.stderr
+    assert "`tidelog cluster reset 'a place' 2 3 --empty --yes`" in done.stderr
+    reset.clear()
+    assert run("cluster", "reset", "a place", 2, 5).exit_code == 4
+    assert reset == [(5, "n3", False)]
+
+
+def test_what_begins_with_nothing_is_named(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset = lost_in(monkeypatch, {1: "n2"})
+    for wrong in ((), ("--all", "1"), ("--all", "--empty", "--yes")):
+        done = run("cluster", "reset", "here", *wrong)
+        assert (done.exit_code, reset) == (2, []), done.stderr
+        assert "next:  `tidelog cluster losses here` tells which are lost" in done.stderr
+    done = run("cluster", "reset", "here", 1, "--empty", "--yes", "--from", "n3")
+    assert (done.exit_code, reset) == (0, [(1, "n3", True)])
+    lost_in(monkeypatch, {})
+    done = run("cluster", "reset", "here", "--all")
+    assert (done.exit_code, done.stderr) == (0, "no partition is lost\n")
+
+
+def test_what_is_lost_is_a_result_and_what_to_do_is_advice(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The list of what is lost went to stderr.
+    told: dict[str, Any] = {
+        "policy": "read-write-safe", "history": b"h" * 16, "lost": [3, 1], "losses": [],
+        "resolved": [],
+    }  # fmt: skip
+    monkeypatch.setattr(showing, "found_cluster", lambda _place: THREE)
+    monkeypatch.setattr(showing, "told_losses", lambda *_place: told)
+    done = run("cluster", "losses", "here")
+    assert re.search(r"^lost: +3, 1$", done.stdout, re.MULTILINE), done.stdout
+    assert done.stderr == "`tidelog cluster reset here --all` lets what is lost go on\n"
+    told |= {"lost": [], "losses": [[8, 1, 1, 2, N2.bytes, 1, 0, 0]]}
+    done = run("cluster", "losses", "here")
+    assert re.search(r"^lost: +-$", done.stdout, re.MULTILINE), done.stdout
+    assert ("nothing, at n2" in done.stdout, done.stderr) == (True, "")
+
+
+def test_what_is_lost_neither_comes_nor_goes_and_the_lost_vote_is_told_of() -> None:
+    # `baseline show` had 21 partitions to come and 21 to go, and "nothing moves".
+    lost: dict[str, Any] = {"lost": [2], "lost_members": [N3.bytes]}
+    goal = ((), (), (N2,), ())
+    found = grown(goals=goal, **lost)
+    seats = {seat.member: seat for seat in seats_of(found, shares_of(found))}
+    n3 = seats["n3"]
+    assert (n3.stage, n3.votes, n3.copies, n3.to_go) == ("lost", True, 1, 0)
+    assert seats["n2"].to_come == 0
+    missing = "n3 was declared lost, and its vote is missing until "
+    listed = "its lost partitions go on: `tidelog cluster losses here` lists them"
+    assert missing + listed in advice([n3], "here")
+    assert advice([replace(n3, copies=0)], "here") == [missing + "others hold what it held"]
+    assert advice([replace(n3, votes=False)], "here") == []
+    whole = grown(goals=goal)
+    at = {seat.member: seat for seat in seats_of(whole, shares_of(whole))}
+    assert (at["n3"].to_go, at["n2"].to_come) == (1, 1)
+
+
 def test_where_nobody_is_to_hold_data_any_more_it_is_said_who_may_stay() -> None:
     # All but a dead one were leaving when that was declared lost: everything stood still.
     asked = [[one.bytes, False] for one in (N1, N2)]
@@ -1683,11 +1860,11 @@ def test_who_is_named_as_lost_has_to_be_a_member(
         ("start DIR n1", "wait_for_copies", "the members run, and their copies catch up by"),
         ("join DIR n4", "start_members", "the members that it has started have ended again; what"),
         ("join DIR n4", "wait_until", "n4 goes on joining by itself; `tidelog cluster join /"),
-        ("baseline remove DIR n4", "wait_until", "what was asked for goes on by itself; `tidelog"),
+        ("baseline remove DIR n4", "wait_until", "what was asked for stays asked for; `tidelog"),
         (
             "baseline add DIR n4",
             "wait_until",
-            "what was asked for goes on by itself; `tidelog clus",
+            "what was asked for stays asked for; `tidelog clus",
         ),
     ],
 )
@@ -1754,6 +1931,15 @@ def test_more_backups_than_other_members_are_refused(
     assert "2 members have 1 backup of a partition at most, not 2" in done.stderr
     assert "next:  Give --backups 1, or -n 3." in done.stderr
     assert os.listdir(tmp_path) == [], "a mistake leaves nothing behind"
+
+
+def test_a_cluster_is_not_made_where_a_file_is(run: Callable[..., Any], tmp_path: Path) -> None:
+    # It was "File exists", with the advice to give --force.
+    there = tmp_path / "file"
+    there.write_text("mine")
+    done = run("cluster", "up", "-n", 1, "--dir", there)
+    assert (done.exit_code, f"{there} is not a directory" in done.stderr) == (2, True), done.stderr
+    assert there.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ def test_what_was_on_a_disk_that_is_gone_is_lost_until_somebody_says_how_it_goes
     status = document(run("cluster", "status", place, "--json"))
     assert [(one["kind"], one["partitions"]) for one in status["blocks"]] == [("lost", [lost])]
     none_left = run("cluster", "reset", place, lost)
-    assert (none_left.exit_code, "give --empty" in none_left.stderr) == (4, True)
+    assert (none_left.exit_code, f"{lost} --empty --yes`" in none_left.stderr) == (4, True)
     unsure = run("cluster", "reset", place, lost, "--empty")
     assert (unsure.exit_code, "give --yes" in unsure.stderr) == (Exit.REFUSED, True)
     done = run("cluster", "reset", place, lost, "--empty", "--yes", "--from", "n3")
@@ -338,14 +338,17 @@ def test_a_copy_of_a_directory_does_not_take_the_place_of_the_member_that_runs(
     copy = tmp_path / "copy"
     shutil.copytree(place / "n1", copy)
     elsewhere = f"127.0.0.1:{free_port()}"
-    done = subprocess.run(
-        [sys.executable, "-m", "tidelog", "server", "run", copy, "--listen", elsewhere],
-        capture_output=True, check=False, text=True, timeout=60,
-    )  # fmt: skip
     [member] = read_cluster(str(place)).members
-    assert done.returncode == 2
     said = f"this member runs already, at {member.address}: {copy} is a copy of its directory"
-    assert said in done.stderr
+    for words in (("--listen", elsewhere), ()):  # at the same port it was told of that alone
+        done = refused_server(copy, *words)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    other = tmp_path / "other"
+    made = run("server", "init", other, "--name", "a", "--members", f"a={member.address}")
+    assert made.exit_code == 0, made.stderr
+    taken = refused_server(other)
+    assert taken.returncode == 2
+    assert f"the member cannot listen at {member.address}: Address already in use" in taken.stderr
     nodes = document(run("cluster", "nodes", place, "--json"))["nodes"]
     assert [(node["boot"], node["served"]) for node in nodes] == [(1, 2)]
 
@@ -469,7 +472,8 @@ def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
     assert run("cluster", "baseline", "remove", place, "n1").exit_code == 0
     last = run("cluster", "baseline", "remove", place, "n2")
     assert last.exit_code == 3
-    assert "0 members that hold data would stay" in last.stderr
+    assert "n1 and n2: 0 members with data would stay" in last.stderr
+    assert "next:  If too few would stay, let another member join first." in last.stderr
     assert run("cluster", "baseline", "add", place, "n9").exit_code == 4
 
     cluster = read_cluster(str(place))
@@ -497,6 +501,10 @@ def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
     nobody = run("cluster", "join", place)
     assert nobody.exit_code == 6
     assert f"`tidelog cluster up --dir {place}`" in nobody.stderr
+    # --name was not looked at where there was a directory.
+    refused = refused_server(place / "n2", *join, "n1")
+    assert refused.returncode == 2
+    assert f"{place / 'n2'} is that of another member than n1" in refused.stderr
     back = run("cluster", "up", "--dir", place)
     assert back.exit_code == 0
     assert f"n3 has no store: `tidelog cluster join {place} n3`" in back.stderr

@@ -44,9 +44,9 @@ class Seat:
     copies: int
     """Of how many partitions it has a copy that counts."""
     to_come: int
-    """Of how many it gets one."""
+    """Of how many it gets one; of those that are lost nobody does."""
     to_go: int
-    """How many it lets others have."""
+    """How many it lets others have; none of those that are lost."""
     wanted: bool | None
     """Whether somebody has asked that it enters, or leaves; None if nobody has."""
 
@@ -68,6 +68,7 @@ def _seat_of(
 ) -> Seat:
     [name] = picture.names_of([member])
     copies = [share for share in shares if name in share.in_sync]
+    going_on = [share for share in shares if not share.lost]
     return Seat(
         member=name,
         stage=_stage_of(member, newest, holds=bool(copies)),
@@ -75,8 +76,8 @@ def _seat_of(
         voter=voter or member in newest.voters,
         state=picture.state_of(name),
         copies=len(copies),
-        to_come=sum(name in share.wanted and name not in share.in_sync for share in shares),
-        to_go=sum(name not in share.wanted for share in copies),
+        to_come=sum(name in share.wanted and name not in share.in_sync for share in going_on),
+        to_go=sum(name in share.in_sync and name not in share.wanted for share in going_on),
         wanted=newest.wanted.get(member),
     )
 
@@ -142,6 +143,20 @@ def advice(seats: Sequence[Seat], folder: str) -> list[str]:
         elif seat.stage == "waiting":
             lines.append(
                 f"{name} waits to be asked for: `tidelog cluster baseline add {place} {name}`"
+            )
+        elif seat.stage == "entering" and seat.state == "down":
+            lines.append(
+                f"{name} is away, and enters once it is there: {start_text(folder, name)}; if it "
+                f"is to stay away, `tidelog cluster baseline remove {place} {name}`"
+            )
+        elif seat.stage == "lost" and seat.votes:
+            lines.append(
+                f"{name} was declared lost, and its vote is missing until "
+                + (
+                    f"its lost partitions go on: `tidelog cluster losses {place}` lists them"
+                    if seat.copies
+                    else "others hold what it held"
+                )
             )
         elif seat.stage == "in" and seat.state == "silent":
             lines.append(

@@ -17,6 +17,8 @@ from functools import partial
 import click
 
 from ...affinity.errors import (
+    NotEnoughMembersError,
+    NotFoundError,
     PartitionUnavailableError,
     UsageError,
 )
@@ -31,7 +33,7 @@ from .baseline import (
     Seat,
     seats_of,
 )
-from .blocks import blocks_about
+from .blocks import blocks_about, partitions_text
 from .cluster_file import check_is_here, read_cluster, start_text
 from .elsewhere import found_cluster
 from .growing import check_may_come, newcomer_of, note_out, wait_until, want
@@ -189,7 +191,11 @@ def move(ctx: click.Context, directory: str, number: int, node: str) -> None:
     """Let NODE serve PARTITION, of which it has a copy; return when it does."""
     found = found_cluster(directory)
     found.member(node)
-    _, share, blocks = showing.look_at(directory, found, number)
+    picture, share, blocks = showing.look_at(directory, found, number)
+    if not picture.majority:
+        raise NotEnoughMembersError(
+            f"partition {number} stays where it is: {blocks[0].text}", hint=f"{blocks[0].next}."
+        )
     if node == share.primary:
         mine = blocks_about(share, blocks)
         if share.state != "served":
@@ -339,8 +345,14 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
 
 @cluster.command()
 @store_argument("directory")
-@click.argument("numbers", metavar="PARTITION...", type=int, nargs=-1, required=True)
-@click.option("--from", "source", metavar="NODE", help="Whose copy; else the best that is left.")
+@click.argument("numbers", metavar="[PARTITION...]", type=int, nargs=-1)
+@click.option("--all", "whole", is_flag=True, help="All that are lost, if a copy is left.")
+@click.option(
+    "--from",
+    "source",
+    metavar="NODE",
+    help="Whose copy, else the best that is left; with --empty who begins.",
+)
 @click.option("--empty", is_flag=True, help="With nothing, whatever there is; wants --yes.")
 @click.option(
     "--yes", is_flag=True, help="Copies that are away, or all that are left, do not count."
@@ -350,6 +362,7 @@ def reset(
     ctx: click.Context,
     directory: str,
     numbers: tuple[int, ...],
+    whole: bool,
     source: str | None,
     empty: bool,
     yes: bool,
@@ -358,6 +371,15 @@ def reset(
 
     What that copy lacks is lost for good. Start everybody before who may have a newer one.
     """
+    place = shlex.quote(directory)
+    if whole == bool(numbers) or (whole and empty):
+        raise UsageError(
+            "--all excludes numbers of partitions, and --empty"
+            if whole
+            else "no partition is named",
+            hint=f"`tidelog cluster losses {place}` tells which are lost: name those that are "
+            "meant.",
+        )
     found = found_cluster(directory)
     if source is not None:
         found.member(source)
@@ -367,6 +389,11 @@ def reset(
             hint="Without --empty they go on from the best copy that is left. If there is none, "
             "give --yes, too.",
         )
+    if whole:
+        numbers = tuple(told_losses(directory, found)["lost"])
+        if not numbers:
+            note(settings_of(ctx), "no partition is lost")
+    without: list[int] = []
     for number in numbers:
         picture, share, _ = showing.look_at(directory, found, number)
         check_reset(directory, picture, number, source)
@@ -376,11 +403,21 @@ def reset(
             name = source
         elif empty:
             name = next(one for one, answer in picture.answers.items() if answer.status)
+        elif (best := best_copy(picture)) is not None:
+            name = best
         else:
-            name = best_copy(picture, number)
+            without.append(number)
+            continue
         reset_partition(directory, found, number, name, empty=empty)
         what = f"begins with nothing, at {name}" if empty else f"goes on from the copy of {name}"
         note(settings_of(ctx), f"partition {number} {what}")
+    if without:
+        named = " ".join(map(str, without))
+        raise NotFoundError(
+            f"nobody who answers has a copy of {partitions_text(without)}",
+            hint="Start whoever may have one; or let that begin with nothing: `tidelog cluster "
+            f"reset {place} {named} --empty --yes`.",
+        )
 
 
 @cluster.command()
@@ -481,11 +518,19 @@ def remove(ctx: click.Context, directory: str, node: str) -> None:
     """Let others hold what NODE holds, and then let it vote no more; return when that is so."""
     _change(ctx, directory, node, wanted=False)
     note_out(directory, node, True)
+    voting = look(directory, found_cluster(directory)).voting
     note(settings_of(ctx), f"{node} has left: it holds nothing, votes no more, and may be ended")
     note(
         settings_of(ctx),
         "once it has ended its directory may be removed; with it, it may enter again",
     )
+    if len(voting) in (1, 2):
+        all_of = "that one has" if len(voting) == 1 else "both have"
+        note(
+            settings_of(ctx),
+            f"{' and '.join(voting)} vote{'s' * (len(voting) == 1)} now: {all_of} to be there for "
+            "anything to be served",
+        )
 
 
 def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> Seat:
@@ -523,8 +568,8 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
 
 def _goes_on(directory: str) -> str:
     return (
-        "interrupted: what was asked for goes on by itself; `tidelog cluster baseline show "
-        f"{shlex.quote(directory)}` tells how far it is"
+        "interrupted: what was asked for stays asked for; `tidelog cluster baseline show "
+        f"{shlex.quote(directory)}` tells how far it is, and what it waits for"
     )
 
 

@@ -251,8 +251,8 @@ def _other_place(folder: str) -> str:
     """Return what to name instead of a place that has no cluster."""
     if os.path.exists(os.path.join(folder, CONFIG_LOG_NAME)):
         return (
-            "It is that of one member: name the one above it, or ask one that was made by itself "
-            "with `tidelog.connect(ADDRESS).status()`."
+            "It is that of one member: name the one above it, or of a member that runs its "
+            f"address, `{ELSEWHERE}HOST:PORT`."
         )
     if not os.path.exists(folder) and _ADDRESS.fullmatch(folder):
         return (

@@ -157,7 +157,18 @@ def _new_member(
 def want(folder: str, cluster: LocalCluster, name: str, wanted: bool) -> None:
     """Ask for a member to be of the baseline, or not; ``ClusterError`` if that is refused."""
     said = f"{name} does not {'enter' if wanted else 'leave'}"
-    ask_somebody(folder, cluster, said, "want", cluster.member(name).id.bytes, wanted)
+    place = shlex.quote(folder)
+    hint = (
+        None
+        if wanted
+        else (
+            "If too few would stay, let another member join first. "
+            f"`tidelog cluster baseline show {place}` tells who holds data, and "
+            f"`tidelog cluster status {place}` what is in the way."
+        )
+    )
+    member = cluster.member(name).id.bytes
+    ask_somebody(folder, cluster, said, "want", member, wanted, hint=hint)
 
 
 def note_out(folder: str, name: str, out: bool) -> None:

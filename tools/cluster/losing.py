@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from ...affinity.errors import NotEnoughMembersError, NotFoundError, UsageError
+from ...affinity.errors import NotEnoughMembersError, UsageError
 from ...affinity.topology import LossPolicy
 from ..shell.exits import RefusedError
 from .blocks import names_text
@@ -130,19 +130,15 @@ def check_nobody_is_away(folder: str, picture: Picture, share: Share) -> None:
         raise RefusedError(
             f"{names_text(away)} {do} not answer, and may have a newer copy of partition "
             f"{share.partition} than those that answer",
-            hint=f"Start it: {start_text(folder, away[0])}. If that cannot be, give --yes.",
+            hint=f"Start {'it' if len(away) == 1 else 'each of them'}: "
+            f"{start_text(folder, away[0])}. If that cannot be, give --yes.",
         )
 
 
-def best_copy(picture: Picture, partition: int) -> str:
-    """Return who has the best copy of a partition that is left; ``NotFoundError`` without one."""
+def best_copy(picture: Picture) -> str | None:
+    """Return who has the best copy that is left of the partition that was asked for, if any is."""
     found = copies_left(picture)
-    if not found:
-        raise NotFoundError(
-            f"nobody who answers has a copy of partition {partition}",
-            hint="Start whoever may have one; or let it begin with nothing: give --empty --yes.",
-        )
-    return found[0].member
+    return found[0].member if found else None
 
 
 def loss_rows(cluster: LocalCluster, told: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -162,6 +158,7 @@ def loss_rows(cluster: LocalCluster, told: Mapping[str, Any]) -> list[dict[str, 
                     "boot": int(boot),
                     "opened": int(opened),
                     "upto": int(upto),
+                    "empty": not opened,
                 }
             )
     return rows
@@ -188,6 +185,6 @@ def resolved_rows(told: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def loss_text(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row as it is shown."""
-    if row["opened"]:
+    if not row["empty"]:
         return row
     return {**row, "from": f"nothing, at {row['from']}", "opened": "-", "upto": "-"}

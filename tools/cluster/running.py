@@ -131,6 +131,8 @@ def _holder_of(path: Path) -> str:
 
 def prepare_folder(folder: str) -> None:
     """Make the directory of a cluster; ``RefusedError`` for one that has something else in it."""
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UsageError(f"{folder} is not a directory", hint="Name one, or none that is there.")
     os.makedirs(folder, exist_ok=True)
     names = set(os.listdir(folder)) - {LOCK_NAME, NEW_FILE_NAME}
     if names and CLUSTER_FILE_NAME not in names:
@@ -616,6 +618,7 @@ def kill_member(folder: str, name: str, tell: TellUser) -> None:
             process.ended(KILLED_S_MAX)
             tell(f"killed {name}, process {process.pid}")
     write_cluster(folder, cluster.with_pid(name, 0))
+    _tell_of_majority(folder, cluster, tell)
 
 
 def end_members(folder: str, tell: TellUser, name: str | None = None) -> None:
@@ -626,10 +629,15 @@ def end_members(folder: str, tell: TellUser, name: str | None = None) -> None:
     none_ran = "no member runs" if name is None else f"{name} does not run"
     tell(f"ended {', '.join(ended)}" if ended else none_ran)
     if name is not None:
-        voting = look(folder, cluster).voting
-        there = sum(runs(folder, member) for member in cluster.left if member.name in voting)
-        if there <= len(voting) // 2:
-            tell(f"{there} of {len(voting)} members run: nothing is served until more do")
+        _tell_of_majority(folder, cluster, tell)
+
+
+def _tell_of_majority(folder: str, cluster: LocalCluster, tell: TellUser) -> None:
+    """Say so if too few members are left to serve anything."""
+    voting = look(folder, cluster).voting
+    there = sum(runs(folder, member) for member in cluster.left if member.name in voting)
+    if there <= len(voting) // 2:
+        tell(f"{there} of {len(voting)} members run: nothing is served until more do")
 
 
 def _end_all(
@@ -689,13 +697,15 @@ def ask_somebody(
     operation: str,
     *arguments: object,
     others: Sequence[LocalMember] | None = None,
+    hint: str | None = None,
 ) -> Any:
     """Return the first answer of a member that runs, of some or of all.
 
     ``ClusterError`` with what is ``said`` of it, and why each of them has refused;
     ``NotEnoughMembersError`` if nobody has heard the question.
     """
-    reasons, heard = [], False
+    reasons: dict[str, list[str]] = {}
+    heard = False
     for one in cluster.left if others is None else others:
         if not runs(folder, one):
             continue
@@ -704,12 +714,14 @@ def ask_somebody(
             with talking(address, cluster.cluster.bytes, DECIDE_S_MAX) as member_says:
                 return member_says.ask(operation, *arguments)
         except OSError as error:
-            reasons.append(f"{one.name}: {error.strerror or error}")
+            reasons.setdefault(error.strerror or str(error), []).append(one.name)
             heard = heard or not is_unreached(error)
     kind = ClusterError if heard else NotEnoughMembersError
+    told = [f"{names_text(names)}: {reason}" for reason, names in reasons.items()]
     raise kind(
-        f"{said}: {'; '.join(reasons) or 'no member runs'}",
-        hint=f"`tidelog cluster status {shlex.quote(folder)}` tells what is in the way.",
+        f"{said}: {'; '.join(told) or 'no member runs'}",
+        hint=(hint if heard else None)
+        or f"`tidelog cluster status {shlex.quote(folder)}` tells what is in the way.",
     )
 
 

@@ -160,10 +160,13 @@ def explain(ctx: click.Context, directory: str, number: int, form: str) -> None:
     elif rows:
         write_rows(settings_of(ctx), RETURN_COLUMNS, list(map(return_text, rows)))
     else:
+        settings = settings_of(ctx)
         note(
-            settings_of(ctx),
-            f"nobody has come back to partition {number} since {share.primary} was started",
+            settings,
+            f"{share.primary} has seen nobody come back to partition {number} since it was started",
         )
+        if away := picture.away():
+            note(settings, f"{names_text(away)} did not answer: what was seen there is not told")
 
 
 @click.command(cls=ToolCommand)
@@ -205,24 +208,25 @@ def losses(ctx: click.Context, directory: str, form: str) -> None:
     told = told_losses(directory, found)
     rows, lost = loss_rows(found, told), list(map(int, told["lost"]))
     resolved = resolved_rows(told)
-    fields = {
-        "policy": told["policy"],
-        "history": bytes(told["history"]).hex(),
-        "lost": lost,
-        "resolved": resolved,
-    }
-    _write_all(ctx, form, "loss", rows, LOSS_COLUMNS, loss_text, fields)
-    if form == "jsonl":
-        _write_all(ctx, form, "resolution", resolved, RESOLVED_COLUMNS)
-    elif form == "text" and resolved:
-        click.echo()
-        write_rows(settings_of(ctx), RESOLVED_COLUMNS, resolved)
-    if form == "text" and lost:
-        note(
-            settings_of(ctx),
-            f"lost: {', '.join(map(str, lost))}; `tidelog cluster reset "
-            f"{shlex.quote(directory)} PARTITION...` lets them go on",
-        )
+    fields = {"policy": told["policy"], "history": bytes(told["history"]).hex(), "lost": lost}
+    if form != "text":
+        more = {**fields, "resolved": resolved}
+        _write_all(ctx, form, "loss", rows, LOSS_COLUMNS, loss_text, more)
+        if form == "jsonl":
+            _write_all(ctx, form, "resolution", resolved, RESOLVED_COLUMNS)
+        return
+    settings = settings_of(ctx)
+    write_fields(settings, fields)
+    for columns, shown in (
+        (LOSS_COLUMNS, list(map(loss_text, rows))),
+        (RESOLVED_COLUMNS, resolved),
+    ):
+        if shown:
+            click.echo()
+            write_rows(settings, columns, shown)
+    if lost:
+        place = shlex.quote(directory)
+        note(settings, f"`tidelog cluster reset {place} --all` lets what is lost go on")
 
 
 @click.command(cls=ToolCommand)

@@ -315,6 +315,8 @@ class Picture:
         newest, voting = self.newest, self.voting
         if newest is None or not any(status.majority for status in self.statuses):
             return False
+        if sum(self.state_of(name) != "down" for name in voting) <= len(voting) // 2:
+            return False  # which those that are left are about to notice
         leads = any(status.member == newest.coordinator for status in self.statuses)
         there = [name for name in voting if self.state_of(name) == "up"]
         return leads or len(there) > len(voting) // 2

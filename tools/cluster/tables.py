@@ -29,7 +29,7 @@ _NOBODY = MemberAnswer(pid=0)
 
 _ONLY_JSON = (
     "baseline", "members_joining", "members_waiting", "members_leaving", "partitions_moving",
-    "blocks",
+    "backups_wanted", "blocks",
 )  # fmt: skip
 
 
@@ -61,6 +61,7 @@ def summary_of(
         "partitions_taken_over": states["opening"] + states["due"] if shares else None,
         "partitions_unavailable": states["unavailable"] if shares else None,
         "backups": max((len(share.row) - 1 for share in shares), default=picture.cluster.backups),
+        "backups_wanted": picture.cluster.backups,
         "sets_full": sum(not share.missing and share.partition not in lost for share in shares)
         if shares
         else None,
@@ -75,6 +76,9 @@ def summary_text(fields: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: value for name, value in fields.items() if name not in _ONLY_JSON}
     if not fields["changes"]:
         del shown["changes"]
+    if fields["backups"] < fields["backups_wanted"]:
+        wanted = fields["backups_wanted"]
+        shown["backups"] = f"{fields['backups']}, and {wanted} once there are members for them"
     if fields["timing"] is not None:
         shown["timing"] = timing_text(fields["timing"])
     return shown

@@ -24,15 +24,17 @@ from uuid import UUID, uuid4
 
 import click
 
-from ...affinity.errors import UsageError
+from ...affinity.errors import TidelogError, UsageError
 from ...affinity.partitions import PARTITIONS_MAX
 from ...affinity.rows import REPLICAS_MAX
 from ...engine.agreement.identity import member_id
+from ...engine.files.manifest import read as read_manifest
 from ...engine.system.environment import Address, address_text
 from ...engine.system.interpreter import prepare_interpreter
 from ...engine.system.layout import MANIFEST_NAME
 from ...engine.system.open_files import raise_open_files
 from ...engine.system.production import production
+from ...wal.files import ReadOnlyDirectory
 from ..shell.commands import PATH, LazyGroup, json_options, settings_of, store_argument
 from ..shell.exits import RefusedError
 from ..shell.terminal import Settings, note, write_fields, write_json
@@ -173,6 +175,11 @@ def adopt(
     address = reachable_address(listen)
     cluster = cluster or uuid4()
     member = member_id(cluster, check_member_name(name))
+    if (its_own := _cluster_of(directory)) is not None:
+        raise RefusedError(
+            f"{directory} is that of a member of cluster {its_own} already",
+            hint=f"Run it: `tidelog server run {shlex.quote(directory)}`.",
+        )
     open_store(directory, create=False).close()  # what a crash has left is recovered by that
     adopt_store(
         production(),
@@ -188,6 +195,15 @@ def adopt(
         note(settings_of(ctx), f"run it with `tidelog server run {shlex.quote(directory)}`")
     else:
         write_json({"v": SCHEMA, "type": "member", **fields})
+
+
+def _cluster_of(directory: str) -> UUID | None:
+    """Return of which cluster a member the store in a directory is; None if that is not told."""
+    try:
+        found = read_manifest(ReadOnlyDirectory(directory)).cluster
+    except (OSError, TidelogError):
+        return None  # who opens it tells what is wrong
+    return None if found is None else UUID(found)
 
 
 @server.command()
@@ -391,7 +407,7 @@ def _told(group: BaseExceptionGroup[BaseException], other: str) -> BaseException
         first = first.exceptions[0]
     if isinstance(first, OSError) and first.errno in _NO_LISTENING:
         return UsageError(
-            f"the member cannot listen at its address: {first.strerror}",
+            f"the member cannot listen at {first.filename or 'its address'}: {first.strerror}",
             hint=f"End whoever listens there, or give another {other}.",
         )
     return first

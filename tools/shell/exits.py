@@ -128,8 +128,8 @@ _DAMAGE = (errors.CorruptLogError, errors.CorruptDataError)
 
 # If the hint of the library speaks of the API, the command line has another one.
 _HINTS: dict[type[errors.TidelogError], str] = {
-    errors.AlreadyOpenError: "End that process; commands that only read work beside it, unless it "
-    "is a cluster's member.",
+    errors.AlreadyOpenError: "End that process, or let it be: commands that only read work beside "
+    "it, and what a cluster's member has is read by those who connect to it.",
     errors.CommitUnknownError: "Run `tidelog wal dump STORE --tx ID` to see whether it is there.",
     errors.SnapshotExpiredError: "Run it again.",
 }
