@@ -483,10 +483,8 @@ def test_a_reason_that_several_members_give_is_told_once(monkeypatch: pytest.Mon
     # Three members said the same of `baseline remove`, one behind the other.
     reasons = {7400: "1 member would stay", 7401: "it has ended", 7402: "1 member would stay"}
 
-    @contextmanager
-    def refusing(address: tuple[str, int], *_more: object) -> Iterator[Any]:
+    def refusing(address: tuple[str, int], *_more: object) -> Any:
         raise ConnectionRefusedError(reasons[address[1]])
-        yield
 
     monkeypatch.setattr(running, "runs", lambda *_member: True)
     monkeypatch.setattr(running, "talking", refusing)
@@ -1577,8 +1575,7 @@ def lost_in(monkeypatch: pytest.MonkeyPatch, copies_of: dict[int, str | None]) -
     done: list[Any] = []
     monkeypatch.setattr(commands, "found_cluster", lambda _place: THREE)
     monkeypatch.setattr(commands, "told_losses", lambda *_place: {"lost": [*copies_of]})
-    looked = lambda _place, _found, number: (number, None, [])  # noqa: E731
-    monkeypatch.setattr(showing, "look_at", looked)
+    monkeypatch.setattr(showing, "look_at", lambda _place, _found, number: (number, None, []))
     monkeypatch.setattr(commands, "check_reset", lambda *_rest: None)
     monkeypatch.setattr(commands, "check_nobody_is_away", lambda *_rest: None)
     monkeypatch.setattr(commands, "best_copy", copies_of.get)
