@@ -212,6 +212,16 @@ class Commit:
         self.receipt = None
         self.error = cause if self.tx_id is None else unknown_outcome(cause, self.tx_id, home)
 
+    def rest(self) -> None:
+        """Call nothing any more: it is over, and whoever waited for it knows.
+
+        What it calls knows it mostly: so all that its client has sent would stay in memory until
+        the collector of cycles comes.
+        """
+        self.check = self.record = self.then = self.undo = None
+        if self.error is not None:
+            self.error.__traceback__ = None
+
     def changed(self, keys: AbstractSet[bytes]) -> AbstractSet[bytes]:
         """Return which of some full keys it changes."""
         return self.updates.changed(keys)

@@ -32,7 +32,7 @@ from ...checkpoints.replay import Cleared, Effect, State
 from ...wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ...wal.ports import Directory, ReadableDirectory
 from ...wal.reader import Scan, read_records
-from ...wal.records import Record
+from ...wal.records import Record, TxRecord
 from ...wal.segments import segment_numbers
 from ...wal.tail import End
 from ..data.overlay import PAIR_OVERHEAD, Overlay, View
@@ -76,9 +76,24 @@ class Replayed:
 
 
 def apply_updates(view: View, state: State, position: int, record: Record, size: int) -> int:
-    """Fold one record into a state and the newest layer of a view; return how many updates."""
+    """Fold one record into a state and the newest layer of a view; return how many updates.
+
+    ``size`` is that of a transaction's record, in bytes.  What others let take effect stands in
+    records of before: it is measured.
+    """
     effects = state.apply(position, record)
-    return take_over(view, effects, size, state.cleared) if effects else 0
+    if not effects:
+        return 0
+    if not isinstance(record, TxRecord):
+        size = sum(map(_bytes_of, effects))
+    return take_over(view, effects, size, state.cleared)
+
+
+def _bytes_of(effect: Effect) -> int:
+    if isinstance(effect, Cleared):
+        return 0
+    _, _, (_, keys, values), _ = effect
+    return sum(map(len, keys)) + sum(map(len, filter(None, values)))
 
 
 def take_over(

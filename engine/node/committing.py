@@ -139,6 +139,8 @@ class Committing:
         if wanted.tx_id in self._ids or self._leading.leads(wanted.tx_id):
             raise RoutedError("wait", "a commit under this id is on its way")
         if len(touched) > 1 and not self._is_alone(touched):
+            if wanted.writes:
+                check_room(self._log, self._streams, ())  # before others are sent their parts
             self._lead(request, wanted, touched)
             return
         self._partitions.check(touched, self._around.now)

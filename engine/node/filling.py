@@ -6,7 +6,7 @@ Invariants:
   is newer than the counter comes again by history, and loses against itself.
 - Of what is sent at most ``AHEAD_BYTES`` and one piece are under way to a copy that has not said
   that they have arrived.
-- While others write, a copy is sent to for a fifth of the time: the rest is theirs, on the disks,
+- While others write, a copy is sent to for a seventh of the time: the rest is theirs, on the disks,
   the wires and the processors of all who take part.
 - The log is pinned from before the instant, far enough for what was pending then.
 - With the ADMIT goes a tally of all pairs that were sent: the copy compares (M3).

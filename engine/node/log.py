@@ -64,6 +64,8 @@ HELD_S = 0.01
 """Seconds between looks whether this member holds still, for who wants something told."""
 GROUP_BYTES_MAX = 1 << 20
 """Bytes of updates from which on the rest of the queue waits for the next group."""
+FULL_BYTES_MIN = 1 << 20
+"""Bytes in memory below which nobody waits for a checkpoint, however small it is to be."""
 
 log = logging.getLogger("tidelog.node")
 
@@ -111,6 +113,7 @@ class NodeLog:
         self.path = files.path
         """Where the store lies, for who tells of it."""
         self._files = files
+        self._overlay_bytes_max = max(files.options.checkpoint_policy().wait_bytes, FULL_BYTES_MIN)
         self._writer = files.writer
         self._end = CommitLog(self.context, files.writer, files.environment.monotonic)
         self._streams = streams
@@ -157,6 +160,11 @@ class NodeLog:
     def applied_position(self) -> int:
         """The position of the log up to which everything is in the overlay."""
         return self.context.applied_position
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more is in memory than checkpoints should leave there: who writes has to wait."""
+        return self.overlay.bytes >= self._overlay_bytes_max
 
     def check_writable(self) -> None:
         """Raise if what is in memory must not be carried over any more; under the mutex."""
@@ -377,9 +385,8 @@ class NodeLog:
         rows, answered = self._streams.advance()
         if rows:
             record = CommitUptoRecord(rows=tuple(rows))
-            size = sum(commit.size for commit in answered if isinstance(commit, ClientCommit))
             with self.mutex:
-                apply_updates(self.overlay.view, self.state, self._writer.position, record, size)
+                apply_updates(self.overlay.view, self.state, self._writer.position, record, 0)
         clients = 0
         for commit in answered:
             assert isinstance(commit, ClientCommit | EndCommit)
@@ -387,6 +394,7 @@ class NodeLog:
                 self._undecided.remove(commit)
                 clients += 1
             commit.decided()
+            commit.rest()
         if not self.undecided:
             self._gathered.set()
         if clients:
@@ -454,6 +462,7 @@ class NodeLog:
             elif not commit.was_forsaken:
                 self._undecided.remove(commit)
                 commit.forsaken()
+                commit.rest()
 
     @property
     def undecided(self) -> bool:
@@ -640,6 +649,9 @@ class NodeLog:
             after, self._after = self._after, []
             for then in after:
                 then()
+            for commit in group:
+                if not isinstance(commit, ClientCommit | EndCommit) or not commit.waits_for_copies:
+                    commit.rest()
             self.decide()
 
     def _fail(self, group: list[Commit], cause: BaseException) -> None:
@@ -648,6 +660,7 @@ class NodeLog:
                 commit.fail(cause)
             elif commit.undo is not None:
                 commit.undo()
+            commit.rest()
 
     def _lose(self, group: list[Commit], passed: list[Commit], error: BaseException) -> None:
         """A sync failed: nobody knows what of the group is on the disk."""

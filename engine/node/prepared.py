@@ -76,6 +76,11 @@ class ClientCommit(Commit):
         """What is in the log if other copies have to have it, too."""
         self.was_forsaken = False
 
+    @property
+    def waits_for_copies(self) -> bool:
+        """Whether it is in the log, and is decided or forsaken later."""
+        return self.record_prepared is not None and self.error is None
+
     def _record_of(
         self,
         context: CommitContext,
@@ -178,6 +183,11 @@ class EndCommit(Commit):
     def _encoded(self, time: int) -> bytes:
         self.record_ended = self._make(time)
         return encode_record(self.record_ended)
+
+    @property
+    def waits_for_copies(self) -> bool:
+        """Whether it is in the log, and is decided or forsaken later."""
+        return self.record_ended is not None and self.error is None
 
     def ended(self) -> list[Record]:
         """Return what is in the log of it."""

@@ -1,4 +1,4 @@
-"""Whether there is room for what is to be written: in the queue of the log, and at the copies.
+"""Whether there is room for what is to be written: in memory, in the log's queue, at the copies.
 
 Left out: what a transaction may have at most (``committing``).
 """
@@ -20,8 +20,10 @@ QUEUED_BYTES_MAX = 256 << 20
 def check_room(log: NodeLog, streams: Streams, partitions: Collection[int]) -> bool:
     """Tell whether other copies have to store what partitions are about to get.
 
-    ``RoutedError`` if the log, or a copy, lags too far.
+    ``RoutedError`` if checkpoints, the log, or a copy lag too far.
     """
+    if log.is_full:
+        raise RoutedError("wait", "more is written here than checkpoints keep up with")
     if log.queued_bytes > QUEUED_BYTES_MAX:
         raise RoutedError("wait", "more is to be written here than the disk keeps up with")
     shared = [

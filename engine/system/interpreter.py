@@ -22,8 +22,7 @@ def prepare_interpreter() -> None:
     """Let threads take turns often, and look seldom for old garbage in circles.
 
     A member makes hardly any, and what it has loaded and holds for long would be gone over each
-    time.  What has died young is looked for as ever: a commit of some megabytes that was refused is
-    in a circle with its error.
+    time.  What has died young is looked for as ever.
     """
     sys.setswitchinterval(SWITCH_S)
     young, *_ = gc.get_threshold()

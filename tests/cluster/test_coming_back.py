@@ -91,10 +91,12 @@ def test_a_copy_gets_all_there_is_if_no_log_has_what_it_has_missed(seed: int) ->
         await group.equal()
         await group.away(name)
         await fill(group)
+        group.at.start([name])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(group.back, name)
+            nursery.start_soon(group.at.whole)
             for turn in range(20):
                 await group.put(25, b"%d" % turn)
+        await group.equal()
         assert SupplyKind.FULL in kinds(group, name)
         assert await group.value(25) == b"19"
         assert await group.value(29) == b"before"

@@ -323,7 +323,7 @@ def test_a_member_whose_data_nobody_else_has_does_not_leave_while_it_is_away() -
 
 def test_nobody_leaves_without_whom_nothing_could_be_written() -> None:
     async def scenario(group: Group) -> None:
-        with pytest.raises(FailureError, match="2 members that hold data would stay"):
+        with pytest.raises(FailureError, match="2 members with data would stay"):
             await want(group, "n1", False)
         assert not group.at.topology().members[group.at.member_id("n1")].leaving
 

@@ -436,13 +436,13 @@ def test_those_that_go_in_one_decision_leave_enough_together(lost: bool) -> None
     assert second not in decision.changes
     assert (refused.request, refused.reason) == (
         1,
-        "2 members that hold data would stay, and nothing is written to fewer than 3 copies",
+        "2 members with data would stay, and nothing is written to fewer than 3 copies",
     )
 
 
 def test_who_leaves_alone_leaves_enough() -> None:
     change = MemberWanted(member=EVE.member, wanted=False)
-    for least, found in ((3, []), (4, ["3 members that hold data would stay"])):
+    for least, found in ((3, []), (4, ["3 members with data would stay"])):
         of = replace(topology((ME, BOB)), min_in_sync=least)
         reasons = refusals(leading(), of, ME, change)
         assert [reason.split(",")[0] for reason in reasons] == found

@@ -25,6 +25,7 @@ from tidelog.engine.data.updates import NoUpdates
 from tidelog.engine.node.log import GROUP_BYTES_MAX, HELD_S, Haste, NodeLog
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import Streams
+from tidelog.engine.store.options import Options
 from tidelog.errors import DiskError
 from tidelog.wal.records import (
     ClearRecord,
@@ -62,6 +63,7 @@ def log_of(state: State) -> NodeLog:
         writer=SimpleNamespace(position=0),
         keeper=SimpleNamespace(note_given_id=None),
         path="store",
+        options=Options(),
     )
     return NodeLog(files, Streams())
 

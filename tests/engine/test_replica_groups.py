@@ -121,6 +121,7 @@ class Log:
         self.forsaken: list[int] = []
         self.unsaid: set[int] = set()
         self.asked_disk_at = float("inf")
+        self.is_full = False
         self.decides = self.tells = 0
 
     def put_barrier(self, then: Callable[[], object]) -> None:
@@ -752,6 +753,38 @@ def test_a_list_whose_epoch_is_over_by_the_time_it_is_durable_is_not_answered() 
 def answers(around: Around) -> list[tuple[UUID, list[StoredUpto]]]:
     told, around.told = around.told, []
     return [(member, stored_of(message)) for member, message in told]
+
+
+@pytest.mark.parametrize("room_after", [0.5, 60.0])
+def test_who_has_too_much_in_memory_answers_once_there_is_room_or_a_second_has_passed(
+    room_after: float,
+) -> None:
+    around = following()
+    around.log.is_full, began = True, around.now
+
+    def stored(number: int) -> None:
+        around.heard(BOB, items(OPEN, prepared(1)) if number == 1 else items(prepared(2), first=3))
+        commit, _ = around.log.commits[-1]
+        assert commit.record is not None
+        assert commit.then is not None
+        assert commit.record(0)
+        commit.then()
+
+    stored(1)
+    around.now = began + 0.4
+    stored(2)
+    assert around.applied == 2, "reads do not wait for that"
+    said = []
+    for after in (0.45, 0.55, 0.99, 1.01, 1.5):
+        around.now = began + after
+        around.log.is_full = after < room_after
+        around.groups.tick()
+        said += [(after, *row) for row in answers(around)]
+    row = StoredUpto(0, 0, 2, 3)
+    assert said == [(0.55 if room_after < 1 else 1.01, BOB.member, [row])], "once, with the newest"
+    around.log.is_full = False
+    around.heard(BOB, items(OPEN))
+    assert answers(around) == [(BOB.member, [row])]
 
 
 def test_items_are_answered_when_they_are_durable_and_again_when_they_come_again() -> None:

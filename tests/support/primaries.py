@@ -53,6 +53,7 @@ from tidelog.engine.node.works import Works
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import Streams
 from tidelog.engine.store.live_snapshots import LiveSnapshots
+from tidelog.engine.store.options import Options
 from tidelog.testing.kv_cursor import MemoryCursor
 from tidelog.wal.records import (
     NamespaceRecord,
@@ -173,7 +174,10 @@ class Primary:
             overlay=Overlay(NoPairs()),  # type: ignore[arg-type]  # it only reads
             writer=self.writer, path="store",
             keeper=SimpleNamespace(note_given_id=lambda _tx_id: None),
-            snapshots=LiveSnapshots(), options=SimpleNamespace(snapshot_memory_max=1 << 20),
+            snapshots=LiveSnapshots(),
+            options=SimpleNamespace(
+                snapshot_memory_max=1 << 20, checkpoint_policy=Options().checkpoint_policy
+            ),
         )  # fmt: skip
         self.files = files
         self.log = NodeLog(files, self.streams)

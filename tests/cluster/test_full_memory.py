@@ -1,0 +1,170 @@
+"""Members whose checkpoints do not keep up, and what stays in memory of what is over."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from support.raw_client import FailureError, RawClient
+from support.sim_clients import Clients, cluster, serving
+from tidelog.engine.commit.entries import Commit
+from tidelog.engine.node.groups import OWED_S_MAX
+from tidelog.engine.node.log import NodeLog
+from tidelog.engine.node.member import RunningMember
+from tidelog.engine.store.options import Options
+from tidelog.testing import SimCluster
+
+VALUE = b"x" * 30_000
+OPTIONS = Options(segment_bytes=1 << 20, checkpoint_bytes=1 << 20)
+MOST = OPTIONS.checkpoint_policy().wait_bytes
+
+
+@contextmanager
+def held_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, member: RunningMember
+) -> Iterator[trio.Event]:
+    """Let a member begin no checkpoint before an event."""
+    go_on, checkpoint = trio.Event(), member.checkpoint
+
+    async def held(reason: str) -> None:
+        await go_on.wait()
+        await checkpoint(reason)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(member, "checkpoint", held)
+        yield go_on
+
+
+async def put(client: RawClient, number: int, key: bytes, index: int) -> str | None:
+    """Put a value; return the code of the failure, if it is one."""
+    try:
+        await client.put(b"%016d" % index, number, {key: VALUE})
+    except FailureError as refused:
+        return refused.code
+    return None
+
+
+async def has_room(log: NodeLog) -> None:
+    """Wait until checkpoints have kept up."""
+    with trio.fail_after(20):
+        while log.is_full:
+            await trio.sleep(0.1)
+
+
+def served_by(at: SimCluster, name: str) -> int:
+    return next(p for p in range(at.partitions) if at.primary(p) == name)
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+def test_who_writes_waits_for_checkpoints_that_do_not_keep_up(
+    monkeypatch: pytest.MonkeyPatch, keys: int
+) -> None:
+    # A member took whatever came: loading 3 GiB took 1.1 GB of memory, and more was not tried.
+    at = cluster(61, backups=2, options=OPTIONS)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = served_by(at, "n1")
+        other = next(p for p in range(at.partitions) if p != mine and at.primary(p) == "n1")
+        client, log = await clients.to("n1"), at.member("n1").log
+        told: list[str | None] = []
+        with held_checkpoints(monkeypatch, at.member("n1")) as go_on:
+            for index in range(100):
+                some = [at.key(partition, index) for partition in (mine, other)[:keys]]
+                try:
+                    await client.put(b"%016d" % index, number, dict.fromkeys(some, VALUE))
+                    told.append(None)
+                except FailureError as refused:
+                    told.append(refused.code)
+            first = told.index("wait")
+            assert first > 10
+            assert {*told[:first]} == {None}
+            assert {*told[first:]} == {"wait"}
+            assert MOST <= log.overlay.bytes < MOST + 4 * len(VALUE)
+            go_on.set()
+        await has_room(log)
+        assert await put(client, number, at.key(mine, 200), 200) is None
+        values = (await client.ask("get", number, [at.key(mine, n) for n in range(100)]))[0]
+        assert [value is None for value in values] == [code is not None for code in told]
+
+    at.run(scenario)
+
+
+def test_a_copy_whose_memory_is_full_is_slow_to_answer_and_stays_in_its_sets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = cluster(62, backups=2, options=OPTIONS)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = served_by(at, "n1")
+        client, copy = await clients.to("n1"), at.member("n2").log
+
+        async def seconds_of(index: int) -> float:
+            began = trio.current_time()
+            assert await put(client, number, at.key(mine, index), index) is None
+            return trio.current_time() - began
+
+        assert max([await seconds_of(index) for index in range(5)]) < OWED_S_MAX / 2
+        with held_checkpoints(monkeypatch, at.member("n2")) as go_on:
+            index = 5
+            while copy.overlay.bytes < MOST:
+                await seconds_of(index)
+                index += 1
+            assert index < 100, "what a copy has in memory is counted"
+            taken = [await seconds_of(index + more) for more in range(8)]
+            assert min(taken) > OWED_S_MAX / 2
+            assert max(taken) < 2 * OWED_S_MAX
+            sets = at.topology().partitions[mine].in_sync
+            assert at.member_id("n2") in {one.member for one in sets}
+            go_on.set()
+        await has_room(copy)
+        assert max([await seconds_of(500 + more) for more in range(5)]) < OWED_S_MAX / 2
+
+    at.run(scenario)
+
+
+def commits_in_memory() -> int:
+    return sum(isinstance(one, Commit) for one in gc.get_objects())
+
+
+def test_nothing_of_a_commit_that_is_over_waits_for_the_collector_of_cycles() -> None:
+    # Some hundred megabytes did in a member that was loaded: each had all that its client had sent.
+    at = cluster(63, backups=2)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine = served_by(at, "n1")
+        other = max(p for p in range(at.partitions) if at.primary(p) != "n1")
+        client = await clients.to("n1")
+        await put(client, number, at.key(mine, 0), 0)
+        await trio.sleep(2)
+        gc.collect()
+        before = commits_in_memory()
+        gc.disable()
+        try:
+            for index in range(1, 30):
+                await put(client, number, at.key(mine, index % 3), index)
+                both: dict[bytes, Any] = dict.fromkeys((at.key(mine, 5), at.key(other, 5)), VALUE)
+                await client.put(b"both%012d" % index, number, both)
+                stale = [[number, [at.key(mine, index % 3)], [1], [1]]]
+                with pytest.raises(FailureError, match="was changed by another"):
+                    await client.ask(
+                        "commit", b"stale%011d" % index, 1, False, None, stale, [],
+                        [[number, [at.key(mine, 7)], [VALUE]]],
+                    )  # fmt: skip
+            await trio.sleep(2)
+            left = commits_in_memory() - before
+        finally:
+            gc.enable()
+        assert left <= 0, f"{left} commits are in cycles"
+
+    at.run(scenario)
