@@ -96,8 +96,10 @@ class Layer:
 
     def forget(self, partition: int) -> None:
         """Drop a partition: what it holds counts for nothing, and nobody reads it meanwhile."""
-        self.parts.pop(partition, None)
+        part = self.parts.pop(partition, {})
         self.sorted_keys.pop(partition, None)
+        size = sum(map(len, part)) + sum(map(len, part.values())) + PAIR_OVERHEAD * len(part)
+        self.bytes = max(self.bytes - size, 0) if self.parts else 0
 
     def absorb(self, other: Layer) -> None:
         """Take over the newer updates of ``other``, which hides the same ones until it is gone."""

@@ -21,7 +21,7 @@ Left out: what the primary does (``supplying``), full copies (``taking_in``), an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -44,6 +44,7 @@ from ..replication.returning import (
 from .aside import Aside
 from .log import NodeLog
 from .outflow import Outflow
+from .room import LateWords
 from .taking_in import DataFile, TakingIn
 from .tasks import Tasks
 
@@ -81,6 +82,8 @@ class CatchingUp:
         """Partitions to which this copy may have to come back."""
         self._shown: dict[int, float] = {}
         """When this copy last reported on a partition."""
+        self._late: LateWords[tuple[Incarnation, Sequence[Following]]] = LateWords(node_log)
+        """Who is to send the next pieces of what was missed."""
         self._condemned: dict[int, ClearRecord] = {}
         """Partitions of which nothing here may count, and the log does not say so yet."""
         self.taking_in = TakingIn(
@@ -134,6 +137,8 @@ class CatchingUp:
         if self._condemned:
             self._clear_condemned()
         now = self._now()
+        for sender, places in self._late.due(now):
+            self._demand(sender, places)
         outside = [self._topology.partitions[partition] for partition in sorted(self._outside)]
         due = [
             copies
@@ -328,7 +333,9 @@ class CatchingUp:
                 self._forget([following])
             elif piece.last and piece.digest != following.digest.digest():
                 self._condemn(following)
-        self._demand(sender, [following for following, _ in taken])
+        places = [following for following, _ in taken]
+        if not self._late.put_off((sender, places), self._now()):
+            self._demand(sender, places)
 
     def _condemn(self, following: Following) -> None:
         """Let nothing count that is here: the log has not what was sent (M3)."""

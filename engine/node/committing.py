@@ -139,8 +139,6 @@ class Committing:
         if wanted.tx_id in self._ids or self._leading.leads(wanted.tx_id):
             raise RoutedError("wait", "a commit under this id is on its way")
         if len(touched) > 1 and not self._is_alone(touched):
-            if wanted.writes:
-                check_room(self._log, self._streams, ())  # before others are sent their parts
             self._lead(request, wanted, touched)
             return
         self._partitions.check(touched, self._around.now)
@@ -212,6 +210,8 @@ class Committing:
         self._partitions.check_there(touched)  # else what the others lock stays locked for long
         self._partitions.check_epochs([row for row in wanted.epochs if row[0] == home])
         self._check_log((home,))
+        if wanted.writes:
+            check_room(self._log, self._streams, ())  # before others are sent their parts
 
         def done(error: Exception | None, time: int, tx_id: bytes, runs: Sequence[Run]) -> None:
             if error is not None:

@@ -6,7 +6,7 @@ Invariants:
 - A client's commit is answered once its PREPARE is everywhere; if its epoch ends before, nobody
   knows, and the client asks the new primary (T15, T7).
 - While a copy has too much in memory it says only now and then what it has stored, so that
-  primaries send no more than its checkpoints keep up with.
+  primaries send it less.
 
 Left out: decisions (``agreement``), how an epoch is opened (``taking_over``), who is left out
 (``leaving_out``), and reads.
@@ -51,6 +51,7 @@ from .lending import Lending
 from .log import Haste, NodeLog
 from .outflow import Outflow
 from .partitions import Partitions
+from .room import LateWords
 from .stepping_back import SteppingBack
 from .supplying import Supplies
 from .taking_over import TakingOver
@@ -59,11 +60,6 @@ from .views import row_members
 
 EARLY_MAX = 4096
 """Messages of one connection that wait for decisions; with more than that it ends."""
-
-
-OWED_S_MAX = 1.0
-"""Seconds after which a copy says what it has stored though its memory is full: long before anybody
-takes it for silent."""
 
 
 class Readers(Protocol):
@@ -127,9 +123,8 @@ class ReplicaGroups:
             me, log, partitions, streams, self._taking_over, decisions
         )
         self._early: list[_Early] = []
-        self._owed: dict[Incarnation, dict[int, Following]] = {}
-        """What is stored here and its author has not been told of, by partition."""
-        self._owed_since = 0.0
+        self._late: LateWords[tuple[Incarnation, Sequence[Following]]] = LateWords(log)
+        """What is stored here, and its author was not told of."""
         self.readers: Readers
         self.supplies: Supplies
         self.catching_up: CatchingUp
@@ -326,19 +321,16 @@ class ReplicaGroups:
             self._log.put(commit, Haste.AT_ONCE if matters else Haste.COURTESY)
 
     def _stored_items(self, author: Incarnation, having: Sequence[Following]) -> None:
-        if self._log.is_full:
-            if not self._owed:
-                self._owed_since = self._now()
-            self._owed.setdefault(author, {}).update((one.partition, one) for one in having)
-        else:
+        if not self._late.put_off((author, having), self._now()):
             self._answer(author, having)
         self.readers.applied()
 
     def _answer_late(self, now: float) -> None:
-        if self._owed and (not self._log.is_full or now >= self._owed_since + OWED_S_MAX):
-            owed, self._owed = self._owed, {}
-            for author, places in owed.items():
-                self._answer(author, [*places.values()])
+        newest: dict[Incarnation, dict[int, Following]] = {}
+        for author, having in self._late.due(now):
+            newest.setdefault(author, {}).update((one.partition, one) for one in having)
+        for author, places in newest.items():
+            self._answer(author, [*places.values()])
 
     def _answer(self, author: Incarnation, having: Sequence[Following]) -> None:
         if having:

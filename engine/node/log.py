@@ -144,6 +144,8 @@ class NodeLog:
         """Partitions of which a CLEAR is on its way into the log: what is here is about to go."""
         self.queued_bytes = 0
         """Bytes of updates in the queue."""
+        self.carries = True
+        """Whether checkpoints succeed: else nobody waits for one, as nobody knows for how long."""
         self.held = False
         """Whether nothing takes effect just now (Q5): what other members have sent is logged all
         the same, and commits wait in their order."""
@@ -164,7 +166,7 @@ class NodeLog:
     @property
     def is_full(self) -> bool:
         """Whether more is in memory than checkpoints should leave there: who writes has to wait."""
-        return self.overlay.bytes >= self._overlay_bytes_max
+        return self.overlay.bytes >= self._overlay_bytes_max and self.carries
 
     def check_writable(self) -> None:
         """Raise if what is in memory must not be carried over any more; under the mutex."""

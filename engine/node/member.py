@@ -340,7 +340,9 @@ class RunningMember:
         """Take a checkpoint that is due."""
         try:
             await self.checkpoint(reason)
+            self.log.carries = True
         except TidelogError:  # logged there, and tried again
+            self.log.carries = False
             self._writes_again = self._environment.boottime() + CHECKPOINT_PAUSE
         finally:
             self._is_writing = False

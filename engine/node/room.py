@@ -6,6 +6,7 @@ Left out: what a transaction may have at most (``committing``).
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Generic, TypeVar
 
 from ..replication.streams import Streams
 from .log import NodeLog
@@ -15,6 +16,11 @@ OUTSTANDING_BYTES_MAX = 32 << 20
 """Bytes of one partition that some copy does not have yet; who brings more comes again."""
 QUEUED_BYTES_MAX = 256 << 20
 """Bytes of updates that wait for the log; who brings more is told to come again."""
+LATE_S_MAX = 1.0
+"""Seconds after which a copy goes on though its memory is full: long before anybody takes it for
+silent."""
+
+_Said = TypeVar("_Said")
 
 
 def check_room(log: NodeLog, streams: Streams, partitions: Collection[int]) -> bool:
@@ -34,3 +40,28 @@ def check_room(log: NodeLog, streams: Streams, partitions: Collection[int]) -> b
     if any(stream.bytes > OUTSTANDING_BYTES_MAX for stream in shared):
         raise RoutedError("wait", "a copy does not keep up with what is written")
     return bool(shared)
+
+
+class LateWords(Generic[_Said]):
+    """What a copy says later while its memory is full, so that others send it less."""
+
+    def __init__(self, log: NodeLog) -> None:
+        self._log = log
+        self._words: list[_Said] = []
+        self._since = 0.0
+
+    def put_off(self, word: _Said, now: float) -> bool:
+        """Keep something for later; False, and nothing kept, if it may be said at once."""
+        if not self._log.is_full:
+            return False
+        if not self._words:
+            self._since = now
+        self._words.append(word)
+        return True
+
+    def due(self, now: float) -> list[_Said]:
+        """Return what is to be said now, in order: all of it, once there is room or time is up."""
+        if self._words and (not self._log.is_full or now >= self._since + LATE_S_MAX):
+            words, self._words = self._words, []
+            return words
+        return []

@@ -29,6 +29,8 @@ log = logging.getLogger("tidelog.node")
 
 DEFAULT_TIMING = Timing()
 DEFAULT_OPTIONS = Options()
+BEGUN_VERSION = 4
+"""The version of the id of a cluster that was never rescued, unless its user has made one up."""
 CHECK_S_MAX = 1.0
 """Seconds in which seeds may tell a member that has joined before of which cluster they are, and
 whoever is at its address who that is."""
@@ -171,7 +173,8 @@ def _known_as(opened: OpenMember, newcomer: Newcomer | None) -> tuple[str, bool]
     if newcomer is not None and newcomer.name is not None and topology.cluster is not None:
         named = member_id(topology.cluster, newcomer.name)
         # Of a cluster that was rescued no member has the id that its name would give it now.
-        if named != member and (known is None or named in topology.members):
+        as_it_began = topology.cluster.version == BEGUN_VERSION
+        if named != member and (known is None or as_it_began or named in topology.members):
             raise UsageError(
                 f"{opened.files.path} is that of another member than {newcomer.name}",
                 hint="Give the --name that it was made with, or name another directory."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import trio
 
 from support.raw_client import FailureError, RawClient
 from support.sim_clients import Clients, cluster, serving
+from tidelog.affinity.errors import DiskError
 from tidelog.engine.commit.entries import Commit
-from tidelog.engine.node.groups import OWED_S_MAX
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.member import RunningMember
+from tidelog.engine.node.room import LATE_S_MAX
+from tidelog.engine.node.supply_log import READ_BYTES
 from tidelog.engine.store.options import Options
 from tidelog.testing import SimCluster
 
@@ -49,11 +52,15 @@ async def put(client: RawClient, number: int, key: bytes, index: int) -> str | N
     return None
 
 
+async def until(true: Callable[[], bool]) -> None:
+    with trio.fail_after(20):
+        while not true():
+            await trio.sleep(0.02)
+
+
 async def has_room(log: NodeLog) -> None:
     """Wait until checkpoints have kept up."""
-    with trio.fail_after(20):
-        while log.is_full:
-            await trio.sleep(0.1)
+    await until(lambda: not log.is_full)
 
 
 def served_by(at: SimCluster, name: str) -> int:
@@ -87,6 +94,8 @@ def test_who_writes_waits_for_checkpoints_that_do_not_keep_up(
             assert {*told[:first]} == {None}
             assert {*told[first:]} == {"wait"}
             assert MOST <= log.overlay.bytes < MOST + 4 * len(VALUE)
+            reads = [[number, [at.key(mine, 500), at.key(other, 500)], [0, 0], [0, 0]]]
+            await client.ask("commit", b"reads" + bytes(11), 1, False, None, reads, [], [])
             go_on.set()
         await has_room(log)
         assert await put(client, number, at.key(mine, 200), 200) is None
@@ -112,7 +121,7 @@ def test_a_copy_whose_memory_is_full_is_slow_to_answer_and_stays_in_its_sets(
             assert await put(client, number, at.key(mine, index), index) is None
             return trio.current_time() - began
 
-        assert max([await seconds_of(index) for index in range(5)]) < OWED_S_MAX / 2
+        assert max([await seconds_of(index) for index in range(5)]) < LATE_S_MAX / 2
         with held_checkpoints(monkeypatch, at.member("n2")) as go_on:
             index = 5
             while copy.overlay.bytes < MOST:
@@ -120,13 +129,66 @@ def test_a_copy_whose_memory_is_full_is_slow_to_answer_and_stays_in_its_sets(
                 index += 1
             assert index < 100, "what a copy has in memory is counted"
             taken = [await seconds_of(index + more) for more in range(8)]
-            assert min(taken) > OWED_S_MAX / 2
-            assert max(taken) < 2 * OWED_S_MAX
+            assert min(taken) > LATE_S_MAX / 2
+            assert max(taken) < 2 * LATE_S_MAX
             sets = at.topology().partitions[mine].in_sync
             assert at.member_id("n2") in {one.member for one in sets}
             go_on.set()
         await has_room(copy)
-        assert max([await seconds_of(500 + more) for more in range(5)]) < OWED_S_MAX / 2
+        assert max([await seconds_of(500 + more) for more in range(5)]) < LATE_S_MAX / 2
+
+    at.run(scenario)
+
+
+@pytest.mark.parametrize("name", ["n1", "n2"])
+def test_nobody_waits_for_checkpoints_that_fail(name: str) -> None:
+    # A member whose data file had failed refused all writes for ever, and a copy slowed them.
+    at = cluster(65, backups=2, options=OPTIONS)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine, client = served_by(at, "n1"), await clients.to("n1")
+        at.member(name)._files.checkpointer.doubtful = DiskError("a sync of the data file failed")
+        waits = 0
+        with trio.fail_after(30):
+            for index in range(120):
+                while await put(client, number, at.key(mine, index), index) is not None:
+                    waits += 1
+                    await trio.sleep(0.1)
+        assert waits < 30, "until it is seen that they fail"
+        assert at.member(name).log.overlay.bytes > MOST
+
+    at.run(scenario)
+
+
+def test_a_copy_demands_what_it_has_missed_no_faster_than_it_can_keep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # All of it came at once, whatever was in memory.
+    at = cluster(66, backups=2, options=replace(OPTIONS, retain_bytes=1 << 30))
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine, client = served_by(at, "n1"), await clients.to("n1")
+        await at.kill("n2")
+        for index in range(300):
+            while await put(client, number, at.key(mine, index), index) is not None:
+                await trio.sleep(0.1)
+        began = trio.current_time()
+        at.start(["n2"])
+        await until(lambda: "n2" in at.running())
+        log = at.member("n2").log
+        with held_checkpoints(monkeypatch, at.member("n2")) as go_on:
+            await until(lambda: log.is_full)
+            first = log.overlay.bytes
+            await trio.sleep(LATE_S_MAX / 2)
+            assert log.overlay.bytes - first < 1.2 * READ_BYTES, "a piece was on its way"
+            assert log.overlay.bytes < 300 * len(VALUE) / 1.5
+            go_on.set()
+        await at.whole()
+        assert trio.current_time() < began + 30
 
     at.run(scenario)
 

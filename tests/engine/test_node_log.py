@@ -22,11 +22,12 @@ from tidelog.affinity.topology import Incarnation
 from tidelog.checkpoints.replay import State
 from tidelog.engine.commit.entries import Commit
 from tidelog.engine.data.updates import NoUpdates
-from tidelog.engine.node.log import GROUP_BYTES_MAX, HELD_S, Haste, NodeLog
+from tidelog.engine.node.log import FULL_BYTES_MIN, GROUP_BYTES_MAX, HELD_S, Haste, NodeLog
+from tidelog.engine.node.prepared import ClientCommit
 from tidelog.engine.replication.stream import StoredUpto
 from tidelog.engine.replication.streams import Streams
 from tidelog.engine.store.options import Options
-from tidelog.errors import DiskError
+from tidelog.errors import CommitUnknownError, DiskError
 from tidelog.wal.records import (
     ClearRecord,
     CommitUptoRecord,
@@ -50,7 +51,7 @@ def state_of(*lines: str) -> State:
     return state
 
 
-def log_of(state: State) -> NodeLog:
+def log_of(state: State, **options: int) -> NodeLog:
     """A log without a disk: nothing that is queued is carried."""
     environment = SimpleNamespace(
         clock=lambda: 1, new_id=lambda: bytes(16), boottime=lambda: 1.0, monotonic=lambda: 1.0
@@ -63,9 +64,35 @@ def log_of(state: State) -> NodeLog:
         writer=SimpleNamespace(position=0),
         keeper=SimpleNamespace(note_given_id=None),
         path="store",
-        options=Options(),
+        options=Options(**options),  # type: ignore[arg-type]  # sizes are ints
     )
     return NodeLog(files, Streams())
+
+
+def test_who_is_forsaken_hears_of_it_once_before_nobody_is_called_any_more() -> None:
+    log, told = log_of(state_of()), list[str]()
+    commit = ClientCommit(NoUpdates(), Streams(), (bytes(16), 1), tx_id=TX)
+    commit._runs = (0, 1, 1, 1)
+    commit.then, commit.undo = lambda: told.append("then"), lambda: told.append("undo")
+    stream: Any = SimpleNamespace(waiting=lambda: [commit])
+    for _ in range(2):
+        log.forsake(stream)
+    assert told == ["undo"]
+    assert isinstance(commit.error, CommitUnknownError)
+    assert (commit.then, commit.undo, commit.check, commit.record) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, FULL_BYTES_MIN), (FULL_BYTES_MIN, 2 << 20)])
+def test_memory_is_full_with_twice_what_a_checkpoint_takes_but_not_below_a_megabyte(
+    size: int, most: int
+) -> None:
+    log = log_of(state_of(), checkpoint_bytes=size)
+    for taken in (0, most - 1, most, 10 * most):
+        log.overlay = SimpleNamespace(bytes=taken)  # type: ignore[assignment]
+        assert log.is_full is (taken >= most)
+        log.carries = False
+        assert not log.is_full, "nobody waits for checkpoints that fail"
+        log.carries = True
 
 
 def told_at_recovery(state: State) -> list[Any]:

@@ -395,3 +395,21 @@ def test_merging_gives_the_newest_value_of_each_key_and_leaves_the_layers_alone(
     assert merged([old, new]) == {0: {b"a": b"1", b"b": b"2"}, 1: {b"c": b"2"}}
     assert old.parts == {0: {b"a": b"1", b"b": b"1"}}
     assert merged([]) == {}
+
+
+def test_a_layer_takes_no_memory_for_what_it_has_forgotten() -> None:
+    # One that lost all its partitions kept their bytes: each checkpoint found it too large, and
+    # carried nothing over.
+    layer = Layer()
+    for index in range(20):
+        layer.put(1, b"key %d" % index, b"v" * 100)
+    of_one = layer.bytes
+    layer.put(2, b"key", b"v" * 50)
+    both = layer.bytes
+    layer.forget(1)
+    assert layer.bytes == both - of_one
+    layer.forget(3)
+    assert layer.bytes == both - of_one
+    layer.bytes += 7  # what is said of records is about so much
+    layer.forget(2)
+    assert layer.bytes == 0

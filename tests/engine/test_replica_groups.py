@@ -35,6 +35,7 @@ from tidelog.engine.node.exchanges import ExchangeRecord
 from tidelog.engine.node.groups import EARLY_MAX, ReplicaGroups
 from tidelog.engine.node.leaving_out import ASK_AGAIN_S, REPLICA_TIMEOUT_S
 from tidelog.engine.node.log import Haste
+from tidelog.engine.node.room import LATE_S_MAX, LateWords
 from tidelog.engine.node.transactions import Transactions
 from tidelog.engine.replication.following import Following
 from tidelog.engine.replication.merging import MergeError
@@ -785,6 +786,21 @@ def test_who_has_too_much_in_memory_answers_once_there_is_room_or_a_second_has_p
     around.log.is_full = False
     around.heard(BOB, items(OPEN))
     assert answers(around) == [(BOB.member, [row])]
+
+
+def test_each_author_is_told_late_of_all_that_is_its_own() -> None:
+    log: Any = SimpleNamespace(is_full=True)
+    now, told = 5.0, LateWords[tuple[str, list[int]]](log)
+    words = [("bob", [0]), ("cid", [1]), ("bob", [2])]
+    assert [told.put_off(word, now) for word in words] == [True] * 3
+    assert told.due(now + 0.9) == []
+    assert told.due(now + LATE_S_MAX) == words
+    assert told.due(now + 9) == []
+    assert told.put_off(words[0], now + 20)
+    assert told.due(now + 20.5) == [], "a second counts from the first word on"
+    log.is_full = False
+    assert not told.put_off(words[1], now + 20.6)
+    assert told.due(now + 20.6) == words[:1]
 
 
 def test_items_are_answered_when_they_are_durable_and_again_when_they_come_again() -> None:

@@ -46,6 +46,7 @@ from tidelog.tools.cluster.cluster_file import (
     write_cluster,
 )
 from tidelog.tools.cluster.growing import newcomer_of
+from tidelog.tools.cluster.losing import check_reset
 from tidelog.tools.cluster.processes import command_line, end_of_log, pid_of, process_of
 from tidelog.tools.cluster.questions import PAGE, talking
 from tidelog.tools.cluster.rescuing import rescue_cluster
@@ -62,7 +63,7 @@ from tidelog.tools.cluster.running import (
     start_members,
     wait_for_copies,
 )
-from tidelog.tools.cluster.shares import shares_of
+from tidelog.tools.cluster.shares import Share, shares_of
 from tidelog.tools.cluster.standing import (
     MemberAnswer,
     Picture,
@@ -1570,15 +1571,23 @@ def test_without_a_majority_nothing_is_moved(
         assert "next:  start 1 of them: `tidelog cluster start here n2`" in done.stderr
 
 
-def lost_in(monkeypatch: pytest.MonkeyPatch, copies_of: dict[int, str | None]) -> list[Any]:
+def lost_in(
+    monkeypatch: pytest.MonkeyPatch, copies_of: dict[int, str | None], **away: MemberAnswer
+) -> list[Any]:
     """Let partitions be lost, each with the best copy that is left; returns what is reset."""
     done: list[Any] = []
+    seen = picture(**(ALL | {"n1": up(said(N1, [0, 3], lost=[*copies_of]))} | away))
+    looked_at: list[int] = []
+
+    def look_at(_place: str, _found: LocalCluster, number: int) -> tuple[Picture, Share, list[Any]]:
+        looked_at[:] = [number]
+        share = replace(shares_of(seen)[0], row=("n1", "n2", "n3"), partition=number)
+        return replace(seen, names={**seen.names}), share, []
+
     monkeypatch.setattr(commands, "found_cluster", lambda _place: THREE)
     monkeypatch.setattr(commands, "told_losses", lambda *_place: {"lost": [*copies_of]})
-    monkeypatch.setattr(showing, "look_at", lambda _place, _found, number: (number, None, []))
-    monkeypatch.setattr(commands, "check_reset", lambda *_rest: None)
-    monkeypatch.setattr(commands, "check_nobody_is_away", lambda *_rest: None)
-    monkeypatch.setattr(commands, "best_copy", copies_of.get)
+    monkeypatch.setattr(showing, "look_at", look_at)
+    monkeypatch.setattr(commands, "best_copy", lambda _picture: copies_of[looked_at[0]])
     monkeypatch.setattr(
         commands,
         "reset_partition",
@@ -1599,6 +1608,57 @@ def test_all_that_is_lost_goes_on_and_what_nobody_has_is_named_with_its_own_comm
     reset.clear()
     assert run("cluster", "reset", "a place", 2, 5).exit_code == 4
     assert reset == [(5, "n3", False)]
+
+
+def test_a_partition_is_reset_once_and_nothing_is_if_one_is_not_lost_or_somebody_is_away(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second time it was not lost any more, which ended the command with 2.
+    reset = lost_in(monkeypatch, {1: "n2", 2: "n3"})
+    assert run("cluster", "reset", "here", 2, 1, 2).exit_code == 0
+    assert reset == [(2, "n3", False), (1, "n2", False)]
+    reset.clear()
+    done = run("cluster", "reset", "here", 2, 0)
+    assert (done.exit_code, reset) == (2, []), done.stderr
+    assert "partition 0 is not lost" in done.stderr
+    reset = lost_in(monkeypatch, {1: "n1"}, n2=MemberAnswer(pid=0))
+    done = run("cluster", "reset", "here", "--all")
+    assert (done.exit_code, reset) == (7, []), done.stderr
+    assert "n2 does not answer, and may have a newer copy of partition 1" in done.stderr
+    assert run("cluster", "reset", "here", "--all", "--yes").exit_code == 0
+    assert reset == [(1, "n1", False)]
+
+
+def test_who_answers_begins_with_nothing_if_nobody_is_named(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset = lost_in(monkeypatch, {1: "n2"})
+    assert run("cluster", "reset", "here", 1, "--empty", "--yes").exit_code == 0
+    assert reset == [(1, "n1", True)]
+
+
+def test_nobody_goes_on_from_the_copy_of_a_member_that_is_lost(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The advice was to start it, which is refused.
+    lost = {"lost": [2], "lost_members": [N3.bytes]}
+    seen = picture(**(ALL | {"n1": up(said(N1, [0, 3], **lost)), "n3": MemberAnswer(pid=0)}))
+    with pytest.raises(UsageError, match="n3 was declared lost: nobody goes on from its copy"):
+        check_reset("here", seen, 2, "n3")
+    check_reset("here", seen, 2, "n2")
+
+
+def test_without_a_majority_the_baseline_says_so_and_nobody_is_to_be_declared_lost(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # `lose` was advised, which nobody could decide.
+    left = picture(n1=ALL["n1"], n2=MemberAnswer(pid=0), n3=MemberAnswer(pid=0))
+    monkeypatch.setattr(showing, "found_cluster", lambda _place: THREE)
+    monkeypatch.setattr(showing, "look", lambda *_place: left)
+    shown = run("cluster", "baseline", "show", "here").stdout
+    assert "n2 and n3 do not answer, and 2 of 3 members are needed" in shown
+    assert "next: start 1 of them: `tidelog cluster start here n2`" in shown
+    assert "cluster lose" not in shown
 
 
 def test_what_begins_with_nothing_is_named(
@@ -1628,7 +1688,10 @@ def test_what_is_lost_is_a_result_and_what_to_do_is_advice(
     monkeypatch.setattr(showing, "told_losses", lambda *_place: told)
     done = run("cluster", "losses", "here")
     assert re.search(r"^lost: +3, 1$", done.stdout, re.MULTILINE), done.stdout
-    assert done.stderr == "`tidelog cluster reset here --all` lets what is lost go on\n"
+    assert done.stderr == (
+        "`tidelog cluster reset here --all` lets go on what somebody has a copy of, and names the "
+        "rest\n"
+    )
     told |= {"lost": [], "losses": [[8, 1, 1, 2, N2.bytes, 1, 0, 0]]}
     done = run("cluster", "losses", "here")
     assert re.search(r"^lost: +-$", done.stdout, re.MULTILINE), done.stdout

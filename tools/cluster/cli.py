@@ -169,7 +169,7 @@ def up(
     if served:
         with telling_if_interrupted(lambda: [_CATCHES_UP]):
             wait_for_copies(folder, partial(note, settings))
-    addresses = ",".join(member.address for member in found.left)
+    addresses = ",".join(member.address for member in found.left if member.name in names)
     click.echo(f"up: tidelog://{addresses}")
     note(settings, f"connect to it with tidelog.connect({folder!r})")
 
@@ -389,10 +389,13 @@ def reset(
             hint="Without --empty they go on from the best copy that is left. If there is none, "
             "give --yes, too.",
         )
-    if whole:
-        numbers = tuple(told_losses(directory, found)["lost"])
-        if not numbers:
-            note(settings_of(ctx), "no partition is lost")
+    lost = told_losses(directory, found)["lost"]
+    if whole and not lost:
+        note(settings_of(ctx), "no partition is lost")
+    numbers = tuple(lost) if whole else tuple(dict.fromkeys(numbers))
+    for number in sorted({*numbers} - {*lost}):  # before anything is done
+        picture, _, _ = showing.look_at(directory, found, number)
+        check_reset(directory, picture, number, source)
     without: list[int] = []
     for number in numbers:
         picture, share, _ = showing.look_at(directory, found, number)
@@ -559,7 +562,7 @@ def _change(ctx: click.Context, directory: str, node: str, *, wanted: bool) -> S
         )
     if wanted:
         note_out(directory, node, False)
-    want(directory, found, node, wanted)
+    want(directory, found, node, wanted, picture.majority)
     stage = "in" if wanted else "out"
     tell = partial(note, settings_of(ctx))
     with telling_if_interrupted(lambda: [_goes_on(directory)]):

@@ -154,19 +154,21 @@ def _new_member(
     return new
 
 
-def want(folder: str, cluster: LocalCluster, name: str, wanted: bool) -> None:
-    """Ask for a member to be of the baseline, or not; ``ClusterError`` if that is refused."""
+def want(
+    folder: str, cluster: LocalCluster, name: str, wanted: bool, majority: bool = True
+) -> None:
+    """Ask for a member to be of the baseline, or not; ``ClusterError`` if that is refused.
+
+    ``majority`` tells whether anything can be decided now.
+    """
     said = f"{name} does not {'enter' if wanted else 'leave'}"
     place = shlex.quote(folder)
-    hint = (
-        None
-        if wanted
-        else (
-            "If too few would stay, let another member join first. "
-            f"`tidelog cluster baseline show {place}` tells who holds data, and "
-            f"`tidelog cluster status {place}` what is in the way."
-        )
+    too_few = (
+        "If too few would stay, let another member join first. "
+        f"`tidelog cluster baseline show {place}` tells who holds data, and "
+        f"`tidelog cluster status {place}` what is in the way."
     )
+    hint = too_few if majority and not wanted else None
     member = cluster.member(name).id.bytes
     ask_somebody(folder, cluster, said, "want", member, wanted, hint=hint)
 

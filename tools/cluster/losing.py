@@ -111,6 +111,11 @@ def check_reset(folder: str, picture: Picture, partition: int, source: str | Non
             f"partition {partition} is not lost: a copy that counts is there, or may come back",
             hint="Start who has it; or, if those disks are gone, declare their members lost.",
         )
+    if source is not None and not picture.not_lost([source]):
+        raise UsageError(
+            f"{source} was declared lost: nobody goes on from its copy",
+            hint="Name another one; without --from it is the best that is left.",
+        )
     if source is not None and picture.state_of(source) != "up":
         raise UsageError(
             f"{source} does not answer, whose copy is wanted",

@@ -515,7 +515,7 @@ def _wait_until_served(
         elif _is_up(picture, started):
             return True
         if time.monotonic() > deadline or time.monotonic() > told_at:
-            late = [name for name in picture.answers if not _serves(picture, name)]
+            late = [name for name in running if not _serves(picture, name)]
             if time.monotonic() > deadline:
                 raise _not_served(folder, cluster, picture, late)
             told_at = math.inf

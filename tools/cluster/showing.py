@@ -226,7 +226,11 @@ def losses(ctx: click.Context, directory: str, form: str) -> None:
             write_rows(settings, columns, shown)
     if lost:
         place = shlex.quote(directory)
-        note(settings, f"`tidelog cluster reset {place} --all` lets what is lost go on")
+        note(
+            settings,
+            f"`tidelog cluster reset {place} --all` lets go on what somebody has a copy of, and "
+            "names the rest",
+        )
 
 
 @click.command(cls=ToolCommand)
@@ -253,7 +257,11 @@ def show(ctx: click.Context, directory: str, form: str) -> None:
     seats = seats_of(picture, shares)
     write_rows(settings_of(ctx), SEAT_COLUMNS, list(map(seat_text, seats)))
     click.echo()
-    for line in [changes_text(seats, shares) or "nothing moves", *advice(seats, directory)]:
+    told = advice(seats, directory)
+    if not picture.majority:
+        block = blocks_of(picture, shares, directory)[0]
+        told = [block.text, f"next: {block.next}"]
+    for line in [changes_text(seats, shares) or "nothing moves", *told]:
         click.echo(visible(line))
     return None
 

@@ -39,6 +39,7 @@ def summary_of(
     """Return what `tidelog cluster status` shows."""
     newest = picture.newest
     states = Counter(share.state for share in shares)
+    waiting = 0 if picture.majority else states["due"]  # nobody takes anything over
     seats, lost = seats_of(picture, shares), newest.lost if newest else ()
     return {
         "cluster": str(picture.cluster.cluster),
@@ -57,8 +58,8 @@ def summary_of(
         "decided": newest.decided if newest else None,
         "partitions": picture.cluster.partitions,
         "partitions_served": picture.partitions_served,
-        "partitions_waiting": states["waiting"] if shares else None,
-        "partitions_taken_over": states["opening"] + states["due"] if shares else None,
+        "partitions_waiting": states["waiting"] + waiting if shares else None,
+        "partitions_taken_over": states["opening"] + states["due"] - waiting if shares else None,
         "partitions_unavailable": states["unavailable"] if shares else None,
         "backups": max((len(share.row) - 1 for share in shares), default=picture.cluster.backups),
         "backups_wanted": picture.cluster.backups,
