@@ -64,7 +64,7 @@ def log_of(state: State, **options: int) -> NodeLog:
         writer=SimpleNamespace(position=0),
         keeper=SimpleNamespace(note_given_id=None),
         path="store",
-        options=Options(**options),  # type: ignore[arg-type]  # sizes are ints
+        options=Options(**options),
     )
     return NodeLog(files, Streams())
 
@@ -79,7 +79,7 @@ def test_who_is_forsaken_hears_of_it_once_before_nobody_is_called_any_more() -> 
         log.forsake(stream)
     assert told == ["undo"]
     assert isinstance(commit.error, CommitUnknownError)
-    assert (commit.then, commit.undo, commit.check, commit.record) == (None, None, None, None)
+    assert [getattr(commit, name) for name in ("then", "undo", "check", "record")] == [None] * 4
 
 
 @pytest.mark.parametrize(("size", "most"), [(1, FULL_BYTES_MIN), (FULL_BYTES_MIN, 2 << 20)])
