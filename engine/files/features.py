@@ -35,7 +35,8 @@ def check_features(
     elif manifest.cluster is None or manifest.member is None:
         raise UsageError(
             f"{path} is a store of its own, no cluster's member",
-            hint="Make a member's directory with `tidelog server init`.",
+            hint="`tidelog server adopt` makes it the first member of a cluster; a member's "
+            "directory in another place is made by `tidelog server init`.",
         )
     if write:
         check_writable(path, manifest.format, manifest.read_only)

@@ -185,7 +185,11 @@ def _out(other: Introduction, standing: OutOf) -> Refusal | None:
     if other.role != "member":
         return None
     code = standing(other.member, other.boot, other.nonce)
-    return Refusal(code, f"boot {other.boot} of this member {_OUT[code]}") if code else None
+    if code is None:
+        return None
+    # Each start of a member that is lost is another boot, and none of them was declared so.
+    who = "this member" if code == "lost" else f"boot {other.boot} of this member"
+    return Refusal(code, f"{who} {_OUT[code]}")
 
 
 def _older_boot(other: Introduction, links: Links) -> Refusal:

@@ -61,6 +61,7 @@ class Log:
     def __init__(self) -> None:
         self.state = state_of()
         self.failure: Exception | None = None
+        self.is_full = False
         self.path = "store"
         self.unsaid: set[int] = set()
         self.noted: list[bytes] = []

@@ -116,6 +116,12 @@ def test_who_expects_nobody_takes_whoever_answers() -> None:
 def test_a_refusal_says_what_was_expected_and_what_was_found() -> None:
     refusal = judge_caller(HERE, replace(THERE, boot=3), links=known(), standing=standing)
     assert refusal == Refusal("boot", "boot 3 is over: 5 has been seen here")
+    refusal = judge_caller(HERE, replace(THERE, boot=6), links=known(), standing=standing)
+    assert refusal == Refusal("gone", "boot 6 of this member is out of the topology")
+    # It named the boot of the attempt, which grew with each.
+    lost = judge_caller(HERE, THERE, links=known(), standing=lambda *_member: "lost")
+    told = "this member was declared lost: others go on without what its disk has"
+    assert lost == Refusal("lost", told)
     refusal = judge_caller(
         HERE, replace(THERE, version_min=2, version_max=7), links=known(), standing=standing
     )

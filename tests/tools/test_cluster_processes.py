@@ -502,9 +502,11 @@ def test_who_joins_waits_to_be_asked_for_if_the_cluster_was_made_so(
     assert nobody.exit_code == 6
     assert f"`tidelog cluster up --dir {place}`" in nobody.stderr
     # --name was not looked at where there was a directory.
-    refused = refused_server(place / "n2", *join, "n1")
-    assert refused.returncode == 2
-    assert f"{place / 'n2'} is that of another member than n1" in refused.stderr
+    for other in ("n1", "zz"):
+        refused = refused_server(place / "n2", *join, other)
+        assert refused.returncode == 2
+        assert f"{place / 'n2'} is that of another member than {other}" in refused.stderr
+        assert "may be removed" not in refused.stderr, "it has joined, and has data"
     back = run("cluster", "up", "--dir", place)
     assert back.exit_code == 0
     assert f"n3 has no store: `tidelog cluster join {place} n3`" in back.stderr

@@ -573,7 +573,7 @@ def _serves(picture: Picture, name: str) -> bool:
 def _catches_up(picture: Picture) -> bool:
     """Tell whether a member runs that is to have a copy, and has none that counts; or that is to
     serve a partition, and does not yet."""
-    shares = shares_of(picture)
+    shares = [share for share in shares_of(picture) if not share.lost]
     awaited = {name for share in shares for name in share.missing}
     awaited |= {share.wanted[0] for share in shares if share.primary != share.wanted[0]}
     return any(picture.state_of(name) == "up" for name in awaited)
