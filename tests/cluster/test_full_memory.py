@@ -43,10 +43,10 @@ def held_checkpoints(
         yield go_on
 
 
-async def put(client: RawClient, number: int, key: bytes, index: int) -> str | None:
-    """Put a value; return the code of the failure, if it is one."""
+async def put(client: RawClient, number: int, key: bytes, index: int, *more: bytes) -> str | None:
+    """Put a value under a key, or several; return the code of the failure, if it is one."""
     try:
-        await client.put(b"%016d" % index, number, {key: VALUE})
+        await client.put(b"%016d" % index, number, dict.fromkeys((key, *more), VALUE))
     except FailureError as refused:
         return refused.code
     return None
@@ -83,12 +83,8 @@ def test_who_writes_waits_for_checkpoints_that_do_not_keep_up(
         told: list[str | None] = []
         with held_checkpoints(monkeypatch, at.member("n1")) as go_on:
             for index in range(100):
-                some = [at.key(partition, index) for partition in (mine, other)[:keys]]
-                try:
-                    await client.put(b"%016d" % index, number, dict.fromkeys(some, VALUE))
-                    told.append(None)
-                except FailureError as refused:
-                    told.append(refused.code)
+                first_key, *more = (at.key(one, index) for one in (mine, other)[:keys])
+                told.append(await put(client, number, first_key, index, *more))
             first = told.index("wait")
             assert first > 10
             assert {*told[:first]} == {None}

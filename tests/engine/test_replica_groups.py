@@ -788,6 +788,20 @@ def test_who_has_too_much_in_memory_answers_once_there_is_room_or_a_second_has_p
     assert answers(around) == [(BOB.member, [row])]
 
 
+def test_every_author_is_told_late_of_every_partition() -> None:
+    around = following()
+    around.log.is_full = True
+    stored = {}
+    for partition, author in ((3, BOB), (4, CID), (5, BOB)):
+        place = Following(partition, 2, author)
+        place.durable = partition
+        stored[partition] = StoredUpto(partition, 0, 2, partition)
+        around.groups._stored_items(author, [place])
+    around.log.is_full = False
+    around.groups.tick()
+    assert answers(around) == [(BOB.member, [stored[3], stored[5]]), (CID.member, [stored[4]])]
+
+
 def test_each_author_is_told_late_of_all_that_is_its_own() -> None:
     log: Any = SimpleNamespace(is_full=True)
     now, told = 5.0, LateWords[tuple[str, list[int]]](log)
