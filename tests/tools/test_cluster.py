@@ -96,6 +96,7 @@ THREE = LocalCluster(
         for number in (1, 2, 3)
     ),
 )
+ONE_RUNS = "1 of 3 members that vote run: nothing is served until more do"
 
 
 # ------------------------------------------------------------------ names and addresses
@@ -419,7 +420,7 @@ def test_a_command_that_waits_for_two_seconds_says_once_for_what(
 
 @pytest.mark.parametrize(
     ("left", "more"),
-    [("n1 n3", []), ("n1", ["1 of 3 members run: nothing is served until more do"])],
+    [("n1 n3", []), ("n1", [ONE_RUNS])],
 )
 def test_who_does_not_end_is_waited_for_aloud_and_whether_too_few_are_left_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, more: list[str]
@@ -455,7 +456,7 @@ def test_who_does_not_end_is_waited_for_aloud_and_whether_too_few_are_left_is_to
 
 @pytest.mark.parametrize(
     ("left", "more"),
-    [("n1 n2 n3", []), ("n1 n2", ["1 of 3 members run: nothing is served until more do"])],
+    [("n1 n2 n3", []), ("n1 n2", [ONE_RUNS])],
 )
 def test_whether_too_few_are_left_behind_a_kill_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str, more: list[str]
@@ -648,6 +649,8 @@ def test_a_cluster_that_serves_everything() -> None:
         "members_joining": [],
         "members_waiting": [],
         "members_leaving": [],
+        "members_out": [],
+        "members_lost": [],
         "partitions_moving": 0,
         "changes": None,
         "majority": True,
@@ -1526,7 +1529,9 @@ def test_who_leaves_is_out_once_it_holds_nothing_and_does_not_vote() -> None:
     )
     assert summary(leaving)["members_leaving"] == ["n3"]
     assert stages(grown((N1, N2, V1), **asked))["n3"] == "leaving", "it holds partition 2"
-    assert stages(grown(wanted=[[N4.bytes, False]]))["n4"] == "out"
+    left = grown(wanted=[[N4.bytes, False]])
+    assert stages(left)["n4"] == "out"
+    assert (summary(left)["members_out"], summary(leaving)["members_out"]) == (["n4"], [])
 
 
 def test_a_member_of_the_file_that_nobody_knows_is_joining() -> None:
@@ -1704,6 +1709,7 @@ def test_what_is_lost_neither_comes_nor_goes_and_the_lost_vote_is_told_of() -> N
     goal = ((), (), (N2,), ())
     found = grown(goals=goal, **lost)
     seats = {seat.member: seat for seat in seats_of(found, shares_of(found))}
+    assert (summary(found)["members_lost"], summary(grown())["members_lost"]) == (["n3"], [])
     n3 = seats["n3"]
     assert (n3.stage, n3.votes, n3.copies, n3.to_go) == ("lost", True, 1, 0)
     assert seats["n2"].to_come == 0

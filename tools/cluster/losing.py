@@ -43,8 +43,8 @@ class CopyLeft(NamedTuple):
     member: str
 
 
-def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
-    """Declare a member lost; ``ClusterError`` if that is refused, or nobody can decide it."""
+def check_ended_here(folder: str, cluster: LocalCluster, name: str) -> None:
+    """Raise ``UsageError`` if a member runs on this machine, whose disk so is not lost."""
     member = cluster.member(name)
     if member.directory and runs(folder, member):
         raise UsageError(
@@ -52,6 +52,11 @@ def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
             hint="If others are to hold what it holds, let it leave: `tidelog cluster baseline "
             f"remove {shlex.quote(folder)} {name}`.",
         )
+
+
+def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
+    """Declare a member lost that runs no more; ``ClusterError`` if nobody decides it."""
+    check_ended_here(folder, cluster, name)
     said = f"{name} is not declared lost"
     ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
     note_lost(folder, cluster, name)

@@ -510,7 +510,7 @@ def _wait_until_served(
         there = len({*voting}.intersection(running))
         if there <= len(voting) // 2:
             if all(picture.answers[name].status for name in started):
-                tell(f"{there} of {len(voting)} members run: nothing is served yet")
+                tell(f"{there} of {len(voting)} members that vote run: nothing is served yet")
                 return False
         elif _is_up(picture, started):
             return True
@@ -637,7 +637,7 @@ def _tell_of_majority(folder: str, cluster: LocalCluster, tell: TellUser) -> Non
     voting = look(folder, cluster).voting
     there = sum(runs(folder, member) for member in cluster.left if member.name in voting)
     if there <= len(voting) // 2:
-        tell(f"{there} of {len(voting)} members run: nothing is served until more do")
+        tell(f"{there} of {len(voting)} members that vote run: nothing is served until more do")
 
 
 def _end_all(

@@ -28,8 +28,8 @@ _NOBODY = MemberAnswer(pid=0)
 """Of a member whose disk was declared lost: it is not asked any more."""
 
 _ONLY_JSON = (
-    "baseline", "members_joining", "members_waiting", "members_leaving", "partitions_moving",
-    "backups_wanted", "blocks",
+    "baseline", "members_joining", "members_waiting", "members_leaving", "members_out",
+    "members_lost", "partitions_moving", "backups_wanted", "blocks",
 )  # fmt: skip
 
 
@@ -50,6 +50,8 @@ def summary_of(
         "members_joining": [s.member for s in seats if s.stage in ("joining", "entering")],
         "members_waiting": [seat.member for seat in seats if seat.stage == "waiting"],
         "members_leaving": [seat.member for seat in seats if seat.stage == "leaving"],
+        "members_out": [seat.member for seat in seats if seat.stage == "out"],
+        "members_lost": [seat.member for seat in seats if seat.stage == "lost"],
         "partitions_moving": sum(share.moving for share in shares),
         "changes": changes_text(seats, shares),
         "majority": picture.majority,
