@@ -32,13 +32,16 @@ from ...checkpoints.replay import Cleared, Effect, State
 from ...wal.format import HEADER_SIZE, Frame, parse_segment_header, segment_name
 from ...wal.ports import Directory, ReadableDirectory
 from ...wal.reader import Scan, read_records
-from ...wal.records import Record, TxRecord
+from ...wal.records import Record
 from ...wal.segments import segment_numbers
 from ...wal.tail import End
 from ..data.overlay import PAIR_OVERHEAD, Overlay, View
-from ..data.stored import pack_prefix, stored_run, version_of
+from ..data.stored import PREFIX_SIZE, TRAILER_SIZE, pack_prefix, stored_run, version_of
 
 log = logging.getLogger("tidelog.recovery")
+
+_PAIR_PRICE = PREFIX_SIZE + TRAILER_SIZE + PAIR_OVERHEAD
+"""Bytes that a pair costs beside its key and its value."""
 
 
 @dataclass(slots=True)
@@ -75,38 +78,21 @@ class Replayed:
         return self.applied_position
 
 
-def apply_updates(view: View, state: State, position: int, record: Record, size: int) -> int:
-    """Fold one record into a state and the newest layer of a view; return how many updates.
-
-    ``size`` is that of a transaction's record, in bytes.  What others let take effect stands in
-    records of before: it is measured.
-    """
+def apply_updates(view: View, state: State, position: int, record: Record) -> int:
+    """Fold one record into a state and the newest layer of a view; return how many updates."""
     effects = state.apply(position, record)
-    if not effects:
-        return 0
-    if not isinstance(record, TxRecord):
-        size = sum(map(_bytes_of, effects))
-    return take_over(view, effects, size, state.cleared)
+    return take_over(view, effects, state.cleared) if effects else 0
 
 
-def _bytes_of(effect: Effect) -> int:
-    if isinstance(effect, Cleared):
-        return 0
-    _, _, (_, keys, values), _ = effect
-    return sum(map(len, keys)) + sum(map(len, filter(None, values)))
-
-
-def take_over(
-    view: View, effects: Iterable[Effect], size: int, cleared: Container[int] = ()
-) -> int:
+def take_over(view: View, effects: Iterable[Effect], cleared: Container[int] = ()) -> int:
     """Put updates into the newest layer of a view, and return how many those were.
 
-    ``size`` is what they cost beside their overhead, in bytes.  A late update is put only if the
-    view has nothing newer.  What was cleared goes from all layers; what the data file has of
-    ``cleared`` partitions counts for nothing here, and the next checkpoint removes it.
+    A late update is put only if the view has nothing newer.  What was cleared goes from all layers;
+    what the data file has of ``cleared`` partitions counts for nothing here, and the next
+    checkpoint removes it.
     """
     layer = view.layers[0]
-    total = 0
+    size = total = 0
     for effect in effects:
         if isinstance(effect, Cleared):
             for each in view.layers:
@@ -125,7 +111,8 @@ def take_over(
             pairs = filter(partial(_is_newest, partial(stands, run.partition)), pairs)
         layer.part(run.partition).update(pairs)
         total += run.count
-    layer.bytes += size + PAIR_OVERHEAD * total
+        size += sum(map(len, keys)) + sum(map(len, filter(None, values)))
+    layer.bytes += size + _PAIR_PRICE * total
     return total
 
 
@@ -227,12 +214,8 @@ def check_rows(state: State) -> None:
 def _apply_frame(replayed: Replayed, frame: Frame) -> None:
     with replayed.mutex:
         view = replayed.overlay.view
-        size = len(frame.payload)
         for _, record in read_records((frame,)):
-            replayed.report.updates += apply_updates(
-                view, replayed.state, frame.position, record, size
-            )
-            size = 0
+            replayed.report.updates += apply_updates(view, replayed.state, frame.position, record)
         replayed.applied_position = frame.end
         replayed.report.frames += 1
 

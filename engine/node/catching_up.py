@@ -295,7 +295,7 @@ class CatchingUp:
             places = [following for following, _ in taken]
             self._log.put_records(
                 records,
-                partial(self._have_supplied, sender, taken),
+                partial(self._have_supplied, sender, self._now(), taken),
                 partial(self._forget, places),
                 self._supply_logged,
             )
@@ -317,7 +317,10 @@ class CatchingUp:
             following.digest.update(data)
 
     def _have_supplied(
-        self, sender: Incarnation, taken: Iterable[tuple[Following, SupplyPiece]]
+        self,
+        sender: Incarnation,
+        arrived: float,
+        taken: Iterable[tuple[Following, SupplyPiece]],
     ) -> None:
         for following, piece in taken:
             following.supplied += 1
@@ -334,7 +337,7 @@ class CatchingUp:
             elif piece.last and piece.digest != following.digest.digest():
                 self._condemn(following)
         places = [following for following, _ in taken]
-        if not self._late.put_off((sender, places), self._now()):
+        if not self._late.put_off((sender, places), arrived, self._now()):
             self._demand(sender, places)
 
     def _condemn(self, following: Following) -> None:

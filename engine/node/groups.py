@@ -316,12 +316,14 @@ class ReplicaGroups:
         self._answer(sender, [one for one in again.values() if one.durable])
         if fresh:
             arrived = ArrivedItems(fresh, self._following, self._log, connection)
-            commit = arrived.commit(partial(self._stored_items, sender))
+            commit = arrived.commit(partial(self._stored_items, sender, self._now()))
             matters = arrived.matters or self.readers.waits
             self._log.put(commit, Haste.AT_ONCE if matters else Haste.COURTESY)
 
-    def _stored_items(self, author: Incarnation, having: Sequence[Following]) -> None:
-        if not self._late.put_off((author, having), self._now()):
+    def _stored_items(
+        self, author: Incarnation, arrived: float, having: Sequence[Following]
+    ) -> None:
+        if not self._late.put_off((author, having), arrived, self._now()):
             self._answer(author, having)
         self.readers.applied()
 

@@ -280,7 +280,7 @@ class NodeLog:
         """Let records that are in the log take effect; ``then`` is called without the mutex."""
         position, view = self._writer.position, self.overlay.view
         for record in records:
-            apply_updates(view, self.state, position, record, record_bytes(record))
+            apply_updates(view, self.state, position, record)
         self._after.append(then)
 
     def has_whole(self, partition: int) -> bool:
@@ -388,7 +388,7 @@ class NodeLog:
         if rows:
             record = CommitUptoRecord(rows=tuple(rows))
             with self.mutex:
-                apply_updates(self.overlay.view, self.state, self._writer.position, record, 0)
+                apply_updates(self.overlay.view, self.state, self._writer.position, record)
         clients = 0
         for commit in answered:
             assert isinstance(commit, ClientCommit | EndCommit)

@@ -35,7 +35,7 @@ from ..data.overlay import Layer, View
 from ..files.recovery import take_over
 from ..replication.streams import Streams
 from ..store.store_files import StoreFiles
-from .log import NodeLog, record_bytes
+from .log import NodeLog
 from .participating import Participating
 from .partitions import Partitions
 from .post import Post
@@ -90,7 +90,7 @@ class StorePin:
                 columns = columns_prepared(one)
                 if one.tx_id in shown and columns is not None:
                     effect = Applied(one.run, one.time, columns, late=True)
-                    take_over(above, [effect], record_bytes(one))
+                    take_over(above, [effect])
             self._shown = shown, above
         return self._shown[1]
 

@@ -18,7 +18,7 @@ QUEUED_BYTES_MAX = 256 << 20
 """Bytes of updates that wait for the log; who brings more is told to come again."""
 LATE_S_MAX = 1.0
 """Seconds after which a copy goes on though its memory is full: long before anybody takes it for
-silent."""
+silent.  Those that its disk has taken are among them."""
 
 _Said = TypeVar("_Said")
 
@@ -50,12 +50,15 @@ class LateWords(Generic[_Said]):
         self._words: list[_Said] = []
         self._since = 0.0
 
-    def put_off(self, word: _Said, now: float) -> bool:
-        """Keep something for later; False, and nothing kept, if it may be said at once."""
-        if not self._log.is_full:
+    def put_off(self, word: _Said, since: float, now: float) -> bool:
+        """Keep something for later; False, and nothing kept, if it may be said at once.
+
+        ``since`` is when that came which it answers.
+        """
+        if not self._log.is_full or now >= since + LATE_S_MAX:
             return False
         if not self._words:
-            self._since = now
+            self._since = since
         self._words.append(word)
         return True
 

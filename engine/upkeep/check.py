@@ -350,7 +350,7 @@ class _Check:
                 for run in record.runs
             }
         if frame.position >= self._start:
-            apply_updates(self._view, self._state, frame.position, record, 0)
+            apply_updates(self._view, self._state, frame.position, record)
 
     def _effects(self, frame: Frame, record: Record) -> list[Effect]:
         """Return what becomes of the data by a record of the kept log."""

@@ -114,7 +114,7 @@ class Past:
             if state.position < self.stop:
                 for _, record in read_records(log.between(state.position, self.stop)):
                     if isinstance(record, TxRecord):
-                        take_over(view, self._wanted(record), 0)
+                        take_over(view, self._wanted(record))
             yield view, end
 
     def _wanted(self, record: TxRecord) -> Iterator[Applied]:

@@ -123,7 +123,7 @@ def cleared_store(clearing: list[list[Record]], kv: str = "memory") -> FaultyDis
 
 def took_effect(parts: OpenStore, record: Record) -> None:
     """Apply a record that was logged, as recoveries do."""
-    apply_updates(parts.overlay.view, parts.state, parts.writer.position - 1, record, 0)
+    apply_updates(parts.overlay.view, parts.state, parts.writer.position - 1, record)
 
 
 def expect_cleared(store: Opened) -> None:

@@ -658,7 +658,7 @@ def test_what_has_no_outcome_yet_at_a_checkpoint_is_in_order(before: int) -> Non
 
         def logged(record: Record) -> None:
             def take_effect() -> None:
-                apply_updates(parts.overlay.view, parts.state, parts.writer.position, record, 0)
+                apply_updates(parts.overlay.view, parts.state, parts.writer.position, record)
 
             parts.committer.log([record], durable=True, then=take_effect)
 

@@ -796,7 +796,7 @@ def test_every_author_is_told_late_of_every_partition() -> None:
         place = Following(partition, 2, author)
         place.durable = partition
         stored[partition] = StoredUpto(partition, 0, 2, partition)
-        around.groups._stored_items(author, [place])
+        around.groups._stored_items(author, around.groups._now(), [place])
     around.log.is_full = False
     around.groups.tick()
     assert answers(around) == [(BOB.member, [stored[3], stored[5]]), (CID.member, [stored[4]])]
@@ -806,15 +806,19 @@ def test_each_author_is_told_late_of_all_that_is_its_own() -> None:
     log: Any = SimpleNamespace(is_full=True)
     now, told = 5.0, LateWords[tuple[str, list[int]]](log)
     words = [("bob", [0]), ("cid", [1]), ("bob", [2])]
-    assert [told.put_off(word, now) for word in words] == [True] * 3
+    assert [told.put_off(word, now, now) for word in words] == [True] * 3
     assert told.due(now + 0.9) == []
     assert told.due(now + LATE_S_MAX) == words
     assert told.due(now + 9) == []
-    assert told.put_off(words[0], now + 20)
-    assert told.due(now + 20.5) == [], "a second counts from the first word on"
+    assert told.put_off(words[0], now + 20, now + 20.4)
+    assert told.due(now + 20.5) == []
+    assert told.put_off(words[1], now + 20.5, now + 20.6)
+    assert not told.put_off(words[2], now + 19.6, now + 20.6), "its disk took all of the second"
+    assert told.due(now + 21) == words[:2], "a second counts from what came first on"
+    assert told.put_off(words[0], now + 30, now + 30)
     log.is_full = False
-    assert not told.put_off(words[1], now + 20.6)
-    assert told.due(now + 20.6) == words[:1]
+    assert not told.put_off(words[1], now + 30, now + 30.6)
+    assert told.due(now + 30.6) == words[:1]
 
 
 def test_items_are_answered_when_they_are_durable_and_again_when_they_come_again() -> None:

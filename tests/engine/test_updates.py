@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.affinity.partitions import one_space
 from tidelog.checkpoints.replay import Applied, Cleared, State
-from tidelog.engine.data.overlay import Layer, View
+from tidelog.engine.data.overlay import PAIR_OVERHEAD, Layer, View
 from tidelog.engine.data.stored import pack_prefix, split_key, stored_value
 from tidelog.engine.data.updates import FEW, FewUpdates, ManyUpdates, NoUpdates, Updates, Writes
 from tidelog.engine.files.recovery import apply_updates, take_over
@@ -104,8 +104,10 @@ def check_shape(updates: Updates, writes: Writes) -> None:
     # What recovery reads from the log is the same to the byte.
     replayed, replayed_layer = state_with_numbers(), Layer()
     view = View((replayed_layer,), cast("KvTransaction", None))
-    assert apply_updates(view, replayed, 0, decoded, len(record)) == len(writes)
+    assert apply_updates(view, replayed, 0, decoded) == len(writes)
     assert replayed_layer.parts == layer.parts
+    price = sum(len(key) + len(value) + PAIR_OVERHEAD for key, value in pairs.items())
+    assert layer.bytes == replayed_layer.bytes == price
     assert replayed.counters == state.counters
     assert replayed.time == TIME
 
@@ -137,11 +139,28 @@ def test_a_late_update_is_put_only_where_nothing_newer_is(
     view = View(layers, cast("KvTransaction", txn))
     columns = Columns(16, [b"k", b"other"], [b"new", None])
     applied = Applied(Run(0, epoch, first, 2), 9, columns, late)
-    assert take_over(view, [applied], 0) == 2
+    assert take_over(view, [applied]) == 2
     found = view.stored(0, full_key)
     assert found is not None
     assert found.startswith(kept)
     assert pack_prefix(0, 16) + b"other" in layers[0].parts[0]
+
+
+def test_a_partition_that_is_cleared_takes_its_own_price_with_it_and_no_more() -> None:
+    # 33 bytes more of each pair went, which others were there for: after some rounds a layer that
+    # was full of them cost nothing.
+    layer = Layer()
+    view = View((layer,), cast("KvTransaction", OnePair(b"", b"")))
+    keys, values = [b"%d" % n for n in range(50)], [None, *(b"v" * n for n in range(49))]
+    of_one = 0
+    for first in (1, 51):
+        for partition in (3, 4):
+            columns = Columns(16, keys, values)
+            take_over(view, [Applied(Run(partition, 1, first, 50), 9, columns, late=False)])
+            of_one = of_one or layer.bytes
+        take_over(view, [Cleared(3)])
+        assert list(layer.parts) == [4]
+        assert layer.bytes == of_one * (1 if first == 1 else 2), "what is overwritten counts on"
 
 
 def test_what_was_cleared_goes_from_all_layers_and_counts_for_nothing_below_them() -> None:
@@ -154,7 +173,8 @@ def test_what_was_cleared_goes_from_all_layers_and_counts_for_nothing_below_them
         Applied(Run(3, 1, number, 1), 9, Columns(16, [b"k"], [b"%d" % number]), late=True)
         for number in (4, 3)
     ]
-    assert take_over(view, [Cleared(3), *late], 0, {3}) == 2
+    assert take_over(view, [Cleared(3), *late], {3}) == 2
+    assert layers[0].bytes >= len(key) + len(stored_value(b"4", 1, 4, 9)) + PAIR_OVERHEAD
     assert view.stored(3, key) == stored_value(b"4", 1, 4, 9)
     assert [list(layer.parts) for layer in layers] == [[2, 3], [2]]
     assert layers[1].keys_of(3) == []

@@ -771,7 +771,7 @@ def test_a_run_is_cut_where_the_wanted_numbers_end() -> None:
     record = TxRecord(bytes(16), 1, runs, 16, keys, [b"v"] * 7)
     cut = past.Past(numbers={0: 8, 1: 1}, stop=0, durable=0)
     layer = Layer()
-    assert take_over(View((layer,), cast("KvTransaction", None)), cut._wanted(record), 0) == 4
+    assert take_over(View((layer,), cast("KvTransaction", None)), cut._wanted(record)) == 4
     assert [key[8:] for key in layer.parts[0]] == [b"0", b"1", b"2", b"4"]
     assert layer.parts.keys() == {0}
 

@@ -321,10 +321,10 @@ def _remembering_begin(self: MapGrowth) -> Any:
 _apply = recovery.apply_updates
 
 
-def _apply_half(view: Any, state: State, position: int, record: Any, size: int) -> int:
+def _apply_half(view: Any, state: State, position: int, record: Any) -> int:
     if isinstance(record, TxRecord) and len(record.runs) > 1:
         record = record._replace(runs=record.runs[:-1])
-    return _apply(view, state, position, record, size)
+    return _apply(view, state, position, record)
 
 
 def _rewrite_without_cut(directory: Directory, end: End, durable: int, _piece: int) -> None:
