@@ -65,7 +65,11 @@ async def run_member(
         await _join(environment, directory, newcomer)
     while not stop.is_set():
         opened = await environment.run("open", lambda: open_member(environment, directory, options))
-        address, votes_only = _known_as(opened, newcomer)
+        try:
+            address, votes_only = _known_as(opened, newcomer)
+        except TidelogError:
+            opened.close()
+            raise
         member = RunningMember(opened, address=address, timing=timing, votes_only=votes_only)
         try:
             if alone:
