@@ -36,12 +36,10 @@ from ...wal.records import Record
 from ...wal.segments import segment_numbers
 from ...wal.tail import End
 from ..data.overlay import PAIR_OVERHEAD, Overlay, View
-from ..data.stored import PREFIX_SIZE, TRAILER_SIZE, pack_prefix, stored_run, version_of
+from ..data.stored import pack_prefix, stored_run, version_of
+from ..data.updates import PAIR_FIELDS
 
 log = logging.getLogger("tidelog.recovery")
-
-_PAIR_PRICE = PREFIX_SIZE + TRAILER_SIZE + PAIR_OVERHEAD
-"""Bytes that a pair costs beside its key and its value."""
 
 
 @dataclass(slots=True)
@@ -92,7 +90,8 @@ def take_over(view: View, effects: Iterable[Effect], cleared: Container[int] = (
     checkpoint removes it.
     """
     layer = view.layers[0]
-    size = total = 0
+    taken_keys: list[bytes] = []
+    taken_values: list[bytes | None] = []
     for effect in effects:
         if isinstance(effect, Cleared):
             for each in view.layers:
@@ -110,10 +109,12 @@ def take_over(view: View, effects: Iterable[Effect], cleared: Container[int] = (
             stands = view.newer if run.partition in cleared else view.stored
             pairs = filter(partial(_is_newest, partial(stands, run.partition)), pairs)
         layer.part(run.partition).update(pairs)
-        total += run.count
-        size += sum(map(len, keys)) + sum(map(len, filter(None, values)))
-    layer.bytes += size + _PAIR_PRICE * total
-    return total
+        taken_keys += keys
+        taken_values += values
+    # Of all at once: most effects have one key.
+    size = sum(map(len, taken_keys)) + sum(map(len, filter(None, taken_values)))
+    layer.bytes += size + (PAIR_FIELDS + PAIR_OVERHEAD) * len(taken_keys)
+    return len(taken_keys)
 
 
 def _is_newest(stands: Callable[[bytes], bytes | None], pair: tuple[bytes, bytes]) -> bool:

@@ -17,8 +17,8 @@ OUTSTANDING_BYTES_MAX = 32 << 20
 QUEUED_BYTES_MAX = 256 << 20
 """Bytes of updates that wait for the log; who brings more is told to come again."""
 LATE_S_MAX = 1.0
-"""Seconds after which a copy goes on though its memory is full: long before anybody takes it for
-silent.  Those that its disk has taken are among them."""
+"""Seconds after something has come in which a copy answers though its memory is full, unless its
+disk takes longer: long before anybody takes it for silent."""
 
 _Said = TypeVar("_Said")
 
@@ -53,7 +53,7 @@ class LateWords(Generic[_Said]):
     def put_off(self, word: _Said, since: float, now: float) -> bool:
         """Keep something for later; False, and nothing kept, if it may be said at once.
 
-        ``since`` is when that came which it answers.
+        ``since`` is when that came which it answers; if that is a second ago nothing is kept.
         """
         if not self._log.is_full or now >= since + LATE_S_MAX:
             return False

@@ -15,6 +15,7 @@ from support.raw_client import FailureError, RawClient
 from support.sim_clients import Clients, cluster, serving
 from tidelog.affinity.errors import DiskError
 from tidelog.engine.commit.entries import Commit
+from tidelog.engine.data.overlay import PAIR_OVERHEAD
 from tidelog.engine.node.log import NodeLog
 from tidelog.engine.node.member import RunningMember
 from tidelog.engine.node.room import LATE_S_MAX
@@ -132,6 +133,87 @@ def test_a_copy_whose_memory_is_full_is_slow_to_answer_and_stays_in_its_sets(
             go_on.set()
         await has_room(copy)
         assert max([await seconds_of(500 + more) for more in range(5)]) < LATE_S_MAX / 2
+
+    at.run(scenario)
+
+
+def test_a_copy_whose_memory_is_full_has_as_long_for_its_disk_as_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # What it said late came a second behind its disk, which was too late for its sets.
+    at = cluster(67, backups=2, options=OPTIONS)
+    clients = Clients(at)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        mine, copy = served_by(at, "n1"), at.member("n2").log
+        at_disk = copy._at_disk
+
+        async def slow(work: Callable[[], object]) -> None:
+            await trio.sleep(4.3)
+            await at_disk(work)
+
+        async def puts(first: int) -> None:
+            client = await clients.to("n1")
+            for index in range(first, first + 8):
+                await client.put(b"%016d" % index, number, {at.key(mine, index): b"small"})
+
+        with held_checkpoints(monkeypatch, at.member("n2")) as go_on:
+            client, index = await clients.to("n1"), 0
+            while not copy.is_full:
+                assert await put(client, number, at.key(mine, index), index) is None
+                index += 1
+            monkeypatch.setattr(copy, "_at_disk", slow)
+            async with trio.open_nursery() as nursery:
+                for first in range(1000, 1600, 100):
+                    nursery.start_soon(puts, first)
+            assert copy.is_full
+            sets = at.topology().partitions[mine].in_sync
+            assert at.member_id("n2") in {one.member for one in sets}
+            monkeypatch.setattr(copy, "_at_disk", at_disk)
+            go_on.set()
+
+    at.run(scenario)
+
+
+def test_what_a_member_has_in_memory_counts_behind_a_recovery_as_before() -> None:
+    # Of writes without copies that had one with copies before them in their frame nothing did.
+    at = cluster(68, backups=1)
+    clients = Clients(at)
+
+    def bytes_of(name: str) -> tuple[int, int]:
+        overlay = at.member(name).log.overlay
+        parts = [part for layer in overlay.view.layers for part in layer.parts.values()]
+        pairs = [len(key) + len(stored) for part in parts for key, stored in part.items()]
+        return overlay.bytes, sum(pairs) + PAIR_OVERHEAD * len(pairs)
+
+    async def scenario(at: SimCluster) -> None:
+        _, number = await serving(at, clients)
+        await at.kill("n3")
+
+        def of_n1(copies: int) -> list[int]:
+            rows = enumerate(at.topology().partitions)
+            return [p for p, row in rows if at.primary(p) == "n1" and len(row.in_sync) == copies]
+
+        await until(lambda: bool(of_n1(1) and of_n1(2)))
+        [alone, *_], [shared, *_] = of_n1(1), of_n1(2)
+
+        async def puts(partition: int, first: int, value: bytes) -> None:
+            client = await clients.to("n1")
+            for index in range(first, first + 20):
+                await client.put(b"%016d" % index, number, {at.key(partition, index): value})
+
+        async with trio.open_nursery() as nursery:
+            for first in (1000, 2000, 3000, 4000):
+                nursery.start_soon(puts, shared, first, b"small")
+                nursery.start_soon(puts, alone, first + 100, VALUE)
+        counted, there = bytes_of("n1")
+        assert counted >= there > 80 * len(VALUE)
+        await at.kill("n1")
+        at.start(["n1"])
+        await until(lambda: "n1" in at.running())
+        counted, there = bytes_of("n1")
+        assert counted >= there > 80 * len(VALUE)
 
     at.run(scenario)
 

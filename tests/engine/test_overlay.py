@@ -410,6 +410,6 @@ def test_a_layer_takes_no_memory_for_what_it_has_forgotten() -> None:
     assert layer.bytes == both - of_one
     layer.forget(3)
     assert layer.bytes == both - of_one
-    layer.bytes += 7  # what is said of records is about so much
+    layer.bytes += 7  # what is overwritten counts on
     layer.forget(2)
     assert layer.bytes == 0

@@ -174,7 +174,6 @@ def test_what_was_cleared_goes_from_all_layers_and_counts_for_nothing_below_them
         for number in (4, 3)
     ]
     assert take_over(view, [Cleared(3), *late], {3}) == 2
-    assert layers[0].bytes >= len(key) + len(stored_value(b"4", 1, 4, 9)) + PAIR_OVERHEAD
     assert view.stored(3, key) == stored_value(b"4", 1, 4, 9)
     assert [list(layer.parts) for layer in layers] == [[2, 3], [2]]
     assert layers[1].keys_of(3) == []

@@ -39,8 +39,8 @@ from .elsewhere import found_cluster
 from .growing import check_may_come, newcomer_of, note_out, wait_until, want
 from .losing import (
     best_copy,
-    check_ended_here,
     check_nobody_is_away,
+    check_not_running,
     check_reset,
     choose_policy,
     declare_lost,
@@ -322,7 +322,7 @@ def lose(ctx: click.Context, directory: str, node: str, yes: bool) -> None:
             note_lost(directory, found_cluster(directory), node)
         note(settings_of(ctx), f"{node} was declared lost already: it never comes back")
         return
-    check_ended_here(directory, found, node)
+    check_not_running(directory, found, node)
     if not yes:
         raise RefusedError(
             f"if {node} is declared lost it never comes back, and what only it has is gone",

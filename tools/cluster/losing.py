@@ -43,7 +43,7 @@ class CopyLeft(NamedTuple):
     member: str
 
 
-def check_ended_here(folder: str, cluster: LocalCluster, name: str) -> None:
+def check_not_running(folder: str, cluster: LocalCluster, name: str) -> None:
     """Raise ``UsageError`` if a member runs on this machine, whose disk so is not lost."""
     member = cluster.member(name)
     if member.directory and runs(folder, member):
@@ -55,8 +55,8 @@ def check_ended_here(folder: str, cluster: LocalCluster, name: str) -> None:
 
 
 def declare_lost(folder: str, cluster: LocalCluster, name: str) -> None:
-    """Declare a member lost that runs no more; ``ClusterError`` if nobody decides it."""
-    check_ended_here(folder, cluster, name)
+    """Declare a member lost; ``UsageError`` if it runs, ``ClusterError`` if nobody decides it."""
+    check_not_running(folder, cluster, name)
     said = f"{name} is not declared lost"
     ask_somebody(folder, cluster, said, "lose", cluster.member(name).id.bytes)
     note_lost(folder, cluster, name)
