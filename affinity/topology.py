@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, get_args
 from uuid import UUID, uuid5
 
@@ -42,6 +42,12 @@ class Incarnation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{str(self.member)[:8]}.{self.boot}"
+
+
+@lru_cache(maxsize=1024)
+def incarnation_of(member: bytes, boot: int) -> Incarnation:
+    """Return an incarnation of the bytes that every message of it brings along."""
+    return Incarnation(UUID(bytes=member), boot)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from ...affinity.changes import Decision, TopologyChange
-from ...affinity.topology import Incarnation
+from ...affinity.topology import Incarnation, incarnation_of
 from ...wal.records.shapes import UndecodableRecordError
 from ..net.frames import FrameError, Message
 from ..net.handshake import Introduction
@@ -76,7 +76,7 @@ def telling_of(message: Message) -> Telling:
 def envelope_of(sender: Introduction, decided: int, message: Message) -> Envelope:
     """Return a message with what its connection says; raises as ``telling_of`` does."""
     return Envelope(
-        sender=Incarnation(UUID(bytes=sender.member), sender.boot),
+        sender=incarnation_of(sender.member, sender.boot),
         nonce=sender.nonce,
         cluster=UUID(bytes=sender.cluster) if sender.cluster else None,
         decided=decided,

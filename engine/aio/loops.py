@@ -65,6 +65,10 @@ class Loop(Protocol):
     def start(self, job: Callable[[], None], /) -> None:
         """Run a job, which raises nothing, in some thread."""
 
+    def watch(self, socket: int, ready: Callable[[], bool], /) -> None:
+        """Call ``ready()`` whenever a socket has something to read, until that is False; in the
+        loop."""
+
     async def checkpoint(self) -> None:
         """Let other tasks run, and check for cancellation."""
 

@@ -19,7 +19,9 @@ from trio.lowlevel import (
     current_trio_token,
     enable_ki_protection,
     reschedule,
+    spawn_system_task,
     start_thread_soon,
+    wait_readable,
     wait_task_rescheduled,
 )
 
@@ -62,6 +64,18 @@ class TrioLoop:
         except trio.RunFinishedError:
             return True
         return False
+
+    @staticmethod
+    def watch(socket: int, ready: Callable[[], bool]) -> None:
+        """Call ``ready()`` whenever a socket has something to read, until that is False."""
+
+        async def look() -> None:
+            while True:
+                await wait_readable(socket)
+                if not ready():
+                    return
+
+        spawn_system_task(look)
 
     @staticmethod
     def start(job: Callable[[], None]) -> None:

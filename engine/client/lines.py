@@ -263,6 +263,18 @@ class LineConnection:
             raise ConnectionResetError(CLOSED)
         return data
 
+    def receive_now(self) -> bytes:
+        """Return bytes that are there; ``BlockingIOError`` if there are none."""
+        data = self._socket.recv(self.dialogue.bytes_max, socket.MSG_DONTWAIT)
+        if not data:
+            raise ConnectionResetError(CLOSED)
+        return data
+
+    @property
+    def number(self) -> int:
+        """The number of the open socket."""
+        return self._socket.fileno()
+
     def close(self) -> None:
         """End it; closing twice is fine."""
         self._socket.close()

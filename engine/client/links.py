@@ -1,7 +1,8 @@
 """Carrying out a client's steps for the tasks of a loop: many requests on one connection.
 
 All tasks of a client share one line: to each member there is one connection, made when it is first
-needed.  A thread connects and then receives; everything else happens in the loop.
+needed.  A thread connects, and closes the connection at its end, whatever becomes of the loop;
+everything else happens in the loop.
 
 Invariants:
 
@@ -19,6 +20,7 @@ Left out: what is asked of whom (``routing``).
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -178,6 +180,9 @@ class Link:
         self._left = left
         self._dialogue = dialogue
         self._connection: LineConnection | None = None
+        self._over = threading.Event()
+        """Nothing more is received."""
+        self._ended_by = "what it received was interrupted"
         self._burst = burst
         self.send = loop.protected(self._send)
         self._sleep = loop.protected(self._slept)
@@ -200,35 +205,20 @@ class Link:
         self._loop.start(self._live)
 
     def _live(self) -> None:
-        """Connect, and receive to the end."""
+        """Connect, and see to the connection until its end, or that of the loop."""
         try:
             connection = connected(self._address, self._dialogue, self._left)
         except (OSError, ValueError, FrameError, NotWelcomeError) as error:
             self._loop.soon(self._not_made, reason_of(error))
             return
-        reason = "the member has closed the connection"
         try:
             if self._loop.soon(self._is_made, connection):
-                self._receive(connection)
-        except OSError as error:
-            reason = reason_of(error)
+                while not self._over.wait(TICK_S) and not self._loop.has_ended():
+                    if self.waiting:
+                        self._loop.soon(self._look)
         finally:
             connection.close()
-            self._loop.soon(self._end, reason)
-
-    def _receive(self, connection: LineConnection) -> None:
-        connection.limit(TICK_S)
-        while True:
-            try:
-                data = connection.receive()
-            except BlockingIOError:
-                if self._loop.has_ended():
-                    return
-                if self.waiting:
-                    self._loop.soon(self._look)
-                continue
-            if not self._loop.soon(self._arrived, data):
-                return
+            self._loop.soon(self._end, self._ended_by)
 
     def _send_rest(self) -> None:
         """Send what the system did not take at once."""
@@ -248,6 +238,7 @@ class Link:
 
     def _is_made(self, connection: LineConnection) -> None:
         self._connection = connection
+        self._loop.watch(connection.number, self._readable)
         if self._closed:
             connection.shut()
         self.made.come()
@@ -256,6 +247,25 @@ class Link:
         self.reason = reason
         self.made.come()
         self.ended.come()
+
+    def _readable(self) -> bool:
+        """Take what has arrived; tell whether more may come.
+
+        If Ctrl-C comes between, some of it may be lost, so this ends the connection.
+        """
+        goes_on = False
+        try:
+            assert self._connection is not None
+            self._arrived(self._connection.receive_now())
+            goes_on = True
+        except BlockingIOError:
+            goes_on = True
+        except OSError as error:
+            self._ended_by = reason_of(error)
+        finally:
+            if not goes_on:
+                self._over.set()
+        return goes_on
 
     def _arrived(self, data: bytes) -> None:
         try:

@@ -44,6 +44,8 @@ Sent = Literal["queued", "full", "down"]
 KNOWN_DECIDED = BY_NAME["known"]
 REQUEST = BY_NAME["request"].number
 HANDSHAKE_NUMBERS = frozenset({BY_NAME["introduction"].number, BY_NAME["refusal"].number})
+OWN_NUMBERS = HANDSHAKE_NUMBERS | {KNOWN_DECIDED.number}
+"""Of messages that are for the connection itself."""
 
 
 class Connection:
@@ -79,6 +81,8 @@ class Connection:
         self._outbox = Outbox(outbox_bytes)
         self._gathering = gathering
         self._turns = turns
+        self._is_of_client = other.channel == CLIENT and not outgoing
+        """Whether a client, or a tool, has made it."""
         self._is_gathered = False
         """Whether what waits is about to be written."""
         self._writes = False
@@ -106,14 +110,16 @@ class Connection:
         )
         if not self.up:
             return "down"
-        if self._outbox.full and self.channel == DATA:
-            self._wanted = True
-            return "full"
-        if self._outbox.flooded:
-            self.end(TimeoutError("the other end takes nothing of what is sent"))
-            return "down"
-        idle = not self._outbox and not self._writes
-        self._outbox.put(pack_message(message))
+        outbox = self._outbox
+        if outbox.full:
+            if self.channel == DATA:
+                self._wanted = True
+                return "full"
+            if outbox.flooded:
+                self.end(TimeoutError("the other end takes nothing of what is sent"))
+                return "down"
+        idle = not self._writes and not outbox
+        outbox.put(pack_message(message))
         self._open = max(self._open - 1, 0)
         if self._is_gathered:
             return "queued"
@@ -128,7 +134,8 @@ class Connection:
         self._is_gathered = False
         if self.up:
             try:
-                self._outbox.put_back(self._send_frame())
+                if rest := self._send_frame():
+                    self._outbox.put_back(rest)
             except OSError as error:
                 self.end(error)
                 return "down"
@@ -191,20 +198,19 @@ class Connection:
 
     def _send_frame(self) -> bytes:
         """Send a frame of what waits; return what was not taken of it, mostly nothing."""
-        first = []
-        if self._told < self._decided() and not self._outbox.is_begun:
-            self._told = self._decided()
-            first = [pack_message(KNOWN_DECIDED.message(self._told))]
-        data = self._outbox.take(*first)
+        decided = self._decided()
+        if self._told < decided and not self._outbox.is_begun:
+            self._told = decided
+            data = self._outbox.take(pack_message(KNOWN_DECIDED.message(decided)))
+        else:
+            data = self._outbox.take()
         return data[self._stream.send_nowait(data) :]
 
     async def _read(self, arrived: Callable[[list[Message]], None]) -> None:
         while data := await self._received():
-            messages = [
-                message
-                for raw in self._decoder.feed(data)
-                if (message := checked_message(raw, self.channel)) and not self._noted(message)
-            ]
+            messages = [checked_message(raw, self.channel) for raw in self._decoder.feed(data)]
+            if any(message[0] in OWN_NUMBERS for message in messages):
+                messages = [message for message in messages if not self._noted(message)]
             if self._is_of_client:
                 self._open += sum(message[0] == REQUEST for message in messages)
                 await self._hand_on(deque(messages), arrived)
@@ -237,13 +243,10 @@ class Connection:
             return await self._stream.receive(self._wanted_bytes())
         raise FrameError(f"nothing more of a frame has come for {RECEIVE_S_MAX:g} s")
 
-    @property
-    def _is_of_client(self) -> bool:
-        """Whether a client, or a tool, has made it."""
-        return self.channel == CLIENT and not self.outgoing
-
     def _wanted_bytes(self) -> int:
         """Return how much to receive at once: large frames take fewer turns of the loop."""
+        if self._decoder.is_empty:
+            return RECEIVE_BYTES
         return max(RECEIVE_BYTES, min(self._decoder.missing, LARGE_BYTES))
 
     def _noted(self, message: Message) -> bool:

@@ -20,9 +20,11 @@ an array of them, with ``?`` one of them or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from itertools import chain, product
+from operator import itemgetter
+from typing import Any, Final, Literal
 
 from .frames import FrameError, Message
 
@@ -57,6 +59,50 @@ class Field:
     """The types of the items of a column; None if it is not one."""
 
 
+class Fields:
+    """Fields in their order, and whether values are of their types.
+
+    That is looked at in few passes of C, as it is for everything that arrives: the types of all
+    values at once, then those of the items of all columns that have the same.
+    """
+
+    __slots__ = ("_columns", "_types", "every")
+
+    def __init__(self, every: Sequence[Field]) -> None:
+        self.every = tuple(every)
+        self._types = frozenset(product(*(field.types for field in every)))
+        places: dict[frozenset[type], list[int]] = {}
+        for place, field in enumerate(every):
+            if field.items is not None:
+                places.setdefault(field.items, []).append(place)
+        self._columns = [(items, picking(found)) for items, found in places.items()]
+
+    def __repr__(self) -> str:
+        return f"<Fields {' '.join(field.name for field in self.every)}>"
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.every)
+
+    def wrong(self, values: Sequence[Any]) -> str | None:
+        """Return which field is not of its type, and what it is; None if all are right."""
+        if tuple(map(type, values)) in self._types and all(
+            items.issuperset(map(type, chain.from_iterable(picked(values))))
+            for items, picked in self._columns
+        ):
+            return None
+        return next(filter(None, map(_wrong, self.every, values)))
+
+
+def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], Iterable[Any]]:
+    """Return what picks the values at some places, however many those are."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return itemgetter(slice(places[0], places[0] + 1) if places else slice(0))
+
+
 @dataclass(frozen=True, slots=True)
 class MessageKind:
     """One kind of message."""
@@ -64,7 +110,7 @@ class MessageKind:
     number: int
     name: str
     channel: Channel | Literal["every"]
-    fields: tuple[Field, ...]
+    fields: Fields
 
     def __repr__(self) -> str:
         return f"<MessageKind {self.number} {self.name}>"
@@ -192,9 +238,9 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
 )  # fmt: skip
 
 
-def typed_fields(text: str) -> tuple[Field, ...]:
+def typed_fields(text: str) -> Fields:
     """Return the fields in a text such as ``id:int keys:bytes* tag:text?``."""
-    return tuple(map(_field_of, text.split()))
+    return Fields([*map(_field_of, text.split())])
 
 
 def _field_of(text: str) -> Field:
@@ -229,22 +275,19 @@ def checked_message(message: Message, channel: Channel) -> Message:
     fields = kind.fields
     if len(message) <= len(fields):
         raise FrameError(f"{kind.name} has {len(message) - 1} fields, not {len(fields)}")
-    wrong = wrong_field(fields, message[1:])
+    wrong = fields.wrong(message[1 : len(fields) + 1])
     if wrong is not None:
         raise FrameError(f"{kind.name}: {wrong}")
     return message if len(message) == len(fields) + 1 else message[: len(fields) + 1]
 
 
-def wrong_field(fields: Sequence[Field], values: Sequence[object]) -> str | None:
-    """Return which field is not of its type, and what it is; None if all are right."""
-    for field, value in zip(fields, values, strict=False):
-        right = type(value) in field.types
-        if right and field.items is not None:
-            assert isinstance(value, list)
-            right = field.items.issuperset(map(type, value))
-        if not right:
-            return f"{field.name} has to be {field.type_name}, not {_told(value)}"
-    return None
+def _wrong(field: Field, value: object) -> str | None:
+    """Return how a value is not of the type of its field; None if it is."""
+    right = type(value) in field.types
+    if right and field.items is not None:
+        assert isinstance(value, list)
+        right = field.items.issuperset(map(type, value))
+    return None if right else f"{field.name} has to be {field.type_name}, not {_told(value)}"
 
 
 def _told(value: object) -> str:

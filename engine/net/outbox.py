@@ -32,7 +32,7 @@ class Outbox:
         return f"<Outbox {len(self._waiting)} messages, {self.bytes:,} bytes>"
 
     def __bool__(self) -> bool:
-        return bool(self._waiting) or self.is_begun
+        return bool(self._waiting or self._rest)
 
     @property
     def is_begun(self) -> bool:
@@ -65,6 +65,11 @@ class Outbox:
             rest, self._rest = self._rest, b""
             self.bytes -= len(rest)
             return rest
+        if self.bytes <= FRAME_BYTES:
+            taken = [*first, *self._waiting]
+            self._waiting.clear()
+            self.bytes = 0
+            return frame(taken)
         taken = [*first]
         size = 0
         while self._waiting and (not size or size + len(self._waiting[0]) <= FRAME_BYTES):

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...affinity.errors import (
     ConflictError,
@@ -53,8 +53,7 @@ ABSENT = (0, 0)
 """The version of a key that is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadVersion:
+class ReadVersion(NamedTuple):
     """A key that was read, and the version that it had."""
 
     partition: int
@@ -72,8 +71,7 @@ class ReadRange:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedCommit:
+class WantedCommit(NamedTuple):
     """A transaction as a client sends it."""
 
     tx_id: bytes
@@ -100,7 +98,7 @@ class WantedCommit:
     def locked(self) -> set[int]:
         """Return the partitions in which an open transaction has locks: not for its outcome."""
         entries = {key: write for key, write in self.writes.items() if write[1] != OUTCOMES}
-        return replace(self, writes=entries).partitions()
+        return self._replace(writes=entries).partitions()
 
 
 # ------------------------------------------------------------------ what arrives

@@ -165,6 +165,8 @@ class Committing:
 
     def _waits_for_lock(self, request: ClientRequest, wanted: WantedCommit) -> bool:
         """Tell whether a commit waits for a transaction of several groups, and is held then."""
+        if self._locks.idle and wanted.opened is None:
+            return False
         owner = self._locks.in_way_of(
             wanted.writes,
             (read.full_key for read in wanted.reads),
@@ -422,9 +424,11 @@ def _remember(ids: dict[bytes, None], tx_id: bytes, ids_max: int) -> None:
 def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) -> None:
     """Raise for more than is carried in one piece, before anything is done that takes long."""
     keys = sum(len(row[1]) for row in writes)
+    if keys <= 1:
+        return
     given = (one for row in writes for column in row[1:] for one in column)
     size = sum(len(one) for one in given if type(one) is bytes)
-    if keys > SHARE_KEYS_MAX or (size > SHARE_BYTES_MAX and keys > 1):
+    if keys > SHARE_KEYS_MAX or size > SHARE_BYTES_MAX:
         raise TransactionTooLargeError(
             f"a transaction of {keys:,} keys and {size:,} bytes is more than a member of a cluster "
             "of several carries in one piece",
@@ -435,6 +439,8 @@ def _check_share(writes: Sequence[tuple[int, list[bytes], list[bytes | None]]]) 
 
 def _check_reads(keys_read: Sequence[list[Any]], ranges: Sequence[list[Any]]) -> None:
     """Raise for more to confirm than is looked at in one piece."""
+    if not keys_read and not ranges:
+        return
     keys = sum(len(row[1]) for row in keys_read)
     in_ranges = sum(row[4] for row in ranges)
     if keys > READ_KEYS_MAX or in_ranges + len(ranges) > RANGE_KEYS_MAX + 1:

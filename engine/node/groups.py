@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ...affinity.changes import EpochsOpened
-from ...affinity.topology import Incarnation, PartitionCopies, Topology
+from ...affinity.topology import Incarnation, PartitionCopies, Topology, incarnation_of
 from ..net.connection import Connection
 from ..net.frames import Message
 from ..net.kinds import BY_NUMBER
@@ -366,7 +366,7 @@ class ReplicaGroups:
             self._early.append(_Early(connection, message, decided))
             return
         other = connection.other
-        sender = Incarnation(UUID(bytes=other.member), other.boot)
+        sender = incarnation_of(other.member, other.boot)
         if self._log.failure is not None:
             return  # nothing that it says from here on may rest on this log (I6)
         match BY_NUMBER[message[0]].name:

@@ -32,7 +32,7 @@ from ...affinity.errors import (
     TidelogError,
     UsageError,
 )
-from ...affinity.topology import Incarnation, Topology
+from ...affinity.topology import Topology, incarnation_of
 from ...wal.records import DropNamespaceRecord, NamespaceRecord, Record
 from ..agreement.encoding import topology_bytes
 from ..agreement.machine import Agreement
@@ -369,7 +369,7 @@ class RunningMember:
 
     def _standing(self, member: bytes, boot: int, nonce: bytes) -> str | None:
         """Tell why an incarnation counts no more: gone, lost, or another disk was that boot."""
-        incarnation = Incarnation(UUID(bytes=member), boot)
+        incarnation = incarnation_of(member, boot)
         if self.agreement.has_refused(incarnation, nonce):
             return "copy"
         known = self.agreement.topology.members.get(incarnation.member)

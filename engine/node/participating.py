@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from uuid import UUID
 
 from ...affinity.errors import TidelogError
-from ...affinity.topology import Incarnation, Topology
+from ...affinity.topology import Incarnation, Topology, incarnation_of
 from ...wal.records import CommitRecord, PrepareRecord, RollbackRecord, Run
 from ..data.stored import pack_prefix, split_key
 from ..data.updates import Writes
@@ -269,8 +268,7 @@ class Participating:
             self._commit_locks.drop(work)
         if self._tell_committed(asker, partition, name):
             return
-        member, boot = question.near
-        near = Incarnation(UUID(bytes=member), boot)
+        near = incarnation_of(*question.near)
         if state.epochs[partition] == question.epoch and self._topology.is_present(near):
             self._refused.setdefault(partition, {})[name] = near
         if not self.tells_otherwise(asker, question):

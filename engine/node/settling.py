@@ -20,9 +20,8 @@ Left out: the answers (``participating``), and how it is decided otherwise (``ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from uuid import UUID
 
-from ...affinity.topology import Incarnation, Topology
+from ...affinity.topology import Incarnation, Topology, incarnation_of
 from ...wal.records import Committed, OutcomesRecord
 from .log import Haste, NodeLog
 from .participating import Participating
@@ -253,8 +252,7 @@ class Settling:
             place = committed.run.partition
             if (place, tx_id) in self._going or tx_id in self._leaving.get(place, ()):
                 continue
-            member, boot = committed.near
-            near = Incarnation(UUID(bytes=member), boot)
+            near = incarnation_of(*committed.near)
             if self._topology.is_present(near):
                 asked.setdefault(near, []).append(tx_id)
             else:

@@ -23,9 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
-from uuid import UUID
 
-from ...affinity.topology import Incarnation
+from ...affinity.topology import Incarnation, incarnation_of
 from ...wal.records import Participant, PrepareRecord, Run
 from .tx_messages import GroupOutcome, PreparedPart
 
@@ -176,5 +175,4 @@ def _remove(found: dict[K, dict[L, Work]], outer: K, inner: L) -> None:
 
 def near_of(prepared: PrepareRecord) -> Incarnation:
     """Return the incarnation that led a transaction."""
-    member, boot = prepared.near
-    return Incarnation(UUID(bytes=member), boot)
+    return incarnation_of(*prepared.near)

@@ -16,6 +16,7 @@ Left out: which item may follow on which (W3), and to which admission it belongs
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from ...tx.counter import COUNTER_MAX
@@ -258,13 +259,13 @@ def _ending(
 
 
 def _check_columns(*columns: list[int]) -> None:
-    for column in columns:
-        if column and not 0 <= min(column) <= max(column) <= COUNTER_MAX:
-            raise ValueError(f"{min(column)} to {max(column)} are not numbers of 63 bits")
+    numbers = list(chain.from_iterable(columns))
+    if numbers and not 0 <= min(numbers) <= max(numbers) <= COUNTER_MAX:
+        raise ValueError(f"{min(numbers)} to {max(numbers)} are not numbers of 63 bits")
 
 
 def _check_ids(column: list[bytes]) -> None:
-    if not {ID_SIZE}.issuperset(map(len, column)):
+    if column and {*map(len, column)} != {ID_SIZE}:
         raise ValueError(f"an id that has not {ID_SIZE} bytes")
 
 

@@ -186,8 +186,11 @@ class PartitionStream:
 
     def stored_by_all(self) -> int:
         """Return up to which item the ack set has everything durable."""
-        counting = (one.stored for one in self.followers.values() if one.counts)
-        return min([self.own, *counting])
+        durable = self.own
+        for follower in self.followers.values():
+            if follower.stored < durable and follower.counts:
+                durable = follower.stored
+        return durable
 
     def advance(self) -> list[object]:
         """Go on to what is everywhere by now; return who is answered, in order."""
@@ -200,7 +203,10 @@ class PartitionStream:
             self.bytes -= item.size
             if item.waits is not None:
                 answered.append(item.waits)
-        needed = min([self.everywhere, *(one.stored for one in self.followers.values())])
+        needed = self.everywhere
+        for follower in self.followers.values():
+            if follower.stored < needed:
+                needed = follower.stored
         while self._dropped < needed:
             self.kept_bytes -= self._items.popleft().size
             self._dropped += 1

@@ -50,7 +50,7 @@ class BlockingRunner:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._thread: _SyncThread | None = None
-        self._turn = trio.Lock()
+        self._turn = trio.Semaphore(1)
         """Held for the sync that runs."""
         self._doubts = 1
         """Syncs that have to be quick before one is done in the loop."""

@@ -143,6 +143,8 @@ class RealStream:
         self._stream = stream
         if stream.socket.family != socket.AF_UNIX:
             _limit_silence(stream)
+        self._number = stream.socket.fileno()
+        """That of the socket; negative once it is closed."""
         self.peer: Address = _place_of(stream.socket.getpeername())
         """The address of the other end."""
 
@@ -157,7 +159,7 @@ class RealStream:
     def send_nowait(self, data: bytes) -> int:
         """Send what can be taken at once; return how many bytes that is, maybe none."""
         try:
-            return os.write(self._number(), data)
+            return os.write(self._open(), data)
         except BlockingIOError:
             return 0
 
@@ -170,20 +172,22 @@ class RealStream:
         if bytes_max < 1:
             raise ValueError("bytes_max must be 1 at least")
         while True:
-            await trio.lowlevel.wait_readable(self._number())
-            with suppress(BlockingIOError):
-                return os.read(self._number(), bytes_max)
+            await trio.lowlevel.wait_readable(self._open())
+            try:
+                return os.read(self._open(), bytes_max)
+            except BlockingIOError:
+                continue
 
     def close(self) -> None:
         """Close this end, without waiting; closing twice is fine."""
+        self._number = -1
         self._stream.socket.close()
 
-    def _number(self) -> int:
+    def _open(self) -> int:
         """Return the number of the open socket; ``ClosedResourceError`` if it is closed."""
-        number = self._stream.socket.fileno()
-        if number < 0:
+        if self._number < 0:
             raise trio.ClosedResourceError
-        return number
+        return self._number
 
 
 def _limit_silence(stream: SocketStream) -> None:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -16,10 +17,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from tidelog.engine.aio.asyncio_loop import AsyncioLoop
 from tidelog.engine.aio.trio_loop import TrioLoop
+from tidelog.engine.client import links
 from tidelog.engine.client.dialogue import RESPONSE, Dialogue
-from tidelog.engine.client.lines import Line, LineConnection
+from tidelog.engine.client.lines import CLOSED, Line, LineConnection
 from tidelog.engine.client.links import BURST_S, LATE_S, PER_LATE, Burst, Link
-from tidelog.engine.client.routing import Cluster, Unreached, Value
+from tidelog.engine.client.routing import Broke, Cluster, Unreached, Value
 from tidelog.engine.net.frames import KNOWN, FrameDecoder, frame, pack_message
 from tidelog.engine.system.production import production
 
@@ -38,6 +40,9 @@ class Inline:
 
     def start(self, job: Callable[[], None], /) -> None:
         job()
+
+    def watch(self, socket: int, ready: Callable[[], bool], /) -> None:
+        self.ready = ready
 
     def protected(self, function: Any) -> Any:
         return function
@@ -149,23 +154,56 @@ def test_nothing_follows_a_frame_of_which_only_a_part_was_sent(
     assert link.reason == "it takes nothing"
 
 
-def test_who_receives_ends_with_the_loop_though_nobody_waits_for_an_answer(
+def test_a_connection_is_closed_behind_the_loop_though_nobody_waits_for_an_answer(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looked for that only while somebody waited: a thread and its connection were left."""
+    """It was looked for only while somebody waited: a thread and its connection were left."""
+    looked: list[str] = []
+
+    class Ending(Inline):
+        def has_ended(self) -> bool:
+            looked.append("once more")
+            return len(looked) == 2
+
+    link, connection = link_on(ends[0], Ending())
+    monkeypatch.setattr(links, "connected", lambda *_: connection)
+    monkeypatch.setattr(links, "TICK_S", 0.0)
+    link._live()
+    assert looked == ["once more"] * 2
+    assert connection.number < 0
+
+
+def test_what_is_cut_off_while_it_is_received_ends_the_connection(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may take bytes along that were received, and the rest would be no frames."""
+    near, far = ends
     loop = Inline()
-    link, connection = link_on(ends[0], loop)
-    received: list[str] = []
+    link, connection = link_on(near, loop)
+    monkeypatch.setattr(links, "connected", lambda *_: connection)
+    assert loop.ready(), "there is nothing yet"
+    monkeypatch.setattr(link, "_arrived", mock.Mock(side_effect=KeyboardInterrupt))
+    far.send(b"bytes")
+    with pytest.raises(KeyboardInterrupt):
+        loop.ready()
+    link._live()
+    assert connection.number < 0
+    assert link.reason == "what it received was interrupted"
 
-    def receive() -> bytes:
-        assert not loop.ended
-        received.append("nothing")
-        loop.ended = len(received) == 2
-        raise BlockingIOError
 
-    monkeypatch.setattr(connection, "receive", receive)
-    link._receive(connection)
-    assert received == ["nothing"] * 2
+async def test_a_member_that_hangs_up_is_heard_of(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, far = ends
+    loop = Inline()
+    link, connection = link_on(near, loop)
+    monkeypatch.setattr(links, "connected", lambda *_: connection)
+    waiting = link.ask("get", [b"key"], 1.0)
+    far.recv(100)
+    far.close()
+    assert not loop.ready()
+    link._live()
+    assert await link.answer(waiting, taken_back=True) == Broke(CLOSED, 0.0)
 
 
 def test_a_request_of_which_only_a_part_was_sent_has_reached_nobody(
