@@ -37,6 +37,7 @@ from loads import ETCD, RECORDS, Ask, TidelogThreads, fill, in_child, rate_of
 from members import MEMBERS
 from report import file_system, table
 from run import IN_MEMORY
+from sides import PYTHON
 from stages import staged_round
 from workloads import WRITTEN, pairs_of, puts_until
 
@@ -279,8 +280,8 @@ def _page(
     figures: Figures, stages: Figures, rounds: int, lacking: str | None, load: float
 ) -> Iterator[str]:
     program = lacking or f"etcd {etcd.version()}"
-    yield f"Taken with `benchmarks/cluster.py`, medians of {rounds} rounds; {program}; load of the"
-    yield f"machine when it began: {load:.2f}."
+    yield f"Taken with `benchmarks/cluster.py`, medians of {rounds} rounds; {PYTHON}; {program};"
+    yield f"load of the machine when it began: {load:.2f}."
     yield ""
     yield from table(
         ("per second", *ETCD, CLUSTER, *(f"beside {peer}" for peer in ETCD)),

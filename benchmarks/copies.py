@@ -26,6 +26,7 @@ from sides import (
     ETCD_GO,
     OURS,
     PYSYNC,
+    PYTHON,
     SIDES,
     Place,
     Row,
@@ -133,7 +134,7 @@ def _load(
 def page(figures: Figures, rounds: int, load: float) -> Iterator[str]:
     """The part of the page that is about copies."""
     sides = measured(figures.loads)
-    versions = [f"etcd {etcd.version()}"] if ETCD in sides else []
+    versions = [PYTHON, *([f"etcd {etcd.version()}"] if ETCD in sides else [])]
     versions += [f"PySyncObj {pysync.version()}"] if PYSYNC in sides else []
     told = "; ".join([*versions, *figures.lacking])
     yield f"Taken with `benchmarks/cluster.py --only copies`, medians of {rounds} rounds; {told};"

@@ -8,6 +8,7 @@ are about the medians of all rounds.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,8 @@ class Side(NamedTuple):
         return f"{self.peer}, {'Go' if self.form == 'go' else self.form}"
 
 
+PYTHON = f"Python {platform.python_version()}"
+"""Of members and of clients."""
 OURS = "tidelog-3"
 THREADS, TASKS = Side(OURS, "threads"), Side(OURS, "tasks")
 ETCD, ETCD_TASKS, ETCD_GO = (Side("etcd-3", form) for form in ("threads", "tasks", "go"))

@@ -39,6 +39,7 @@ from sides import (
     ETCD_GO,
     ETCD_TASKS,
     OURS,
+    PYTHON,
     TASKS,
     THREADS,
     Loads,
@@ -299,7 +300,7 @@ def _load(side: Side, asked: AskTransactions, draw: Draw, figures: Figures) -> N
 def page(figures: Figures, rounds: int, load: float) -> Iterator[str]:
     """The part of the page that is about transactions."""
     sides = measured(figures.loads)
-    versions = [f"etcd {etcd.version()}"] if ETCD in sides else []
+    versions = [PYTHON, *([f"etcd {etcd.version()}"] if ETCD in sides else [])]
     told = "; ".join([*versions, *figures.lacking])
     yield f"Taken with `benchmarks/cluster.py --only transactions`, medians of {rounds} rounds;"
     yield f"{told}; load of the machine when it began: {load:.2f}."

@@ -209,7 +209,7 @@ class Connection:
     async def _read(self, arrived: Callable[[list[Message]], None]) -> None:
         while data := await self._received():
             messages = [checked_message(raw, self.channel) for raw in self._decoder.feed(data)]
-            if any(message[0] in OWN_NUMBERS for message in messages):
+            if not OWN_NUMBERS.isdisjoint([message[0] for message in messages]):
                 messages = [message for message in messages if not self._noted(message)]
             if self._is_of_client:
                 self._open += sum(message[0] == REQUEST for message in messages)

@@ -88,12 +88,10 @@ class Fields:
 
     def wrong(self, values: Sequence[Any]) -> str | None:
         """Return which field is not of its type, and what it is; None if all are right."""
-        if tuple(map(type, values)) in self._types and all(
-            items.issuperset(map(type, chain.from_iterable(picked(values))))
-            for items, picked in self._columns
-        ):
-            return None
-        return next(filter(None, map(_wrong, self.every, values)))
+        right = tuple(map(type, values)) in self._types
+        for items, picked in self._columns if right else ():
+            right = right and items.issuperset(map(type, chain.from_iterable(picked(values))))
+        return None if right else next(filter(None, map(_wrong, self.every, values)))
 
 
 def picking(places: Sequence[int]) -> Callable[[Sequence[Any]], Iterable[Any]]:
@@ -111,15 +109,18 @@ class MessageKind:
     name: str
     channel: Channel | Literal["every"]
     fields: Fields
+    end: int
+    """How many items a message has: the number, then the fields."""
 
     def __repr__(self) -> str:
         return f"<MessageKind {self.number} {self.name}>"
 
     def message(self, *values: object) -> Message:
         """Return the message that has these fields, in order."""
-        if len(values) != len(self.fields):
-            raise TypeError(f"{self.name} has {len(self.fields)} fields, not {len(values)}")
-        return [self.number, *values]
+        message = [self.number, *values]
+        if len(message) != self.end:
+            raise TypeError(f"{self.name} has {self.end - 1} fields, not {len(values)}")
+        return message
 
 
 # number, name, class of connection, fields in order.  Append; change nothing.  Numbers that are
@@ -253,7 +254,7 @@ def _field_of(text: str) -> Field:
 
 
 KINDS: tuple[MessageKind, ...] = tuple(
-    MessageKind(number, name, channel, typed_fields(fields))
+    MessageKind(number, name, channel, typed_fields(fields), len(fields.split()) + 1)
     for number, name, channel, fields in TABLE
 )
 BY_NAME: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
@@ -272,13 +273,13 @@ def checked_message(message: Message, channel: Channel) -> Message:
         raise FrameError(f"a message of the kind {shown}, which is not known here")
     if kind.channel not in (channel, EVERY):
         raise FrameError(f"{kind.name} on a {channel} connection; it belongs to {kind.channel}")
-    fields = kind.fields
-    if len(message) <= len(fields):
-        raise FrameError(f"{kind.name} has {len(message) - 1} fields, not {len(fields)}")
-    wrong = fields.wrong(message[1 : len(fields) + 1])
+    end = kind.end
+    if len(message) < end:
+        raise FrameError(f"{kind.name} has {len(message) - 1} fields, not {end - 1}")
+    wrong = kind.fields.wrong(message[1:end])
     if wrong is not None:
         raise FrameError(f"{kind.name}: {wrong}")
-    return message if len(message) == len(fields) + 1 else message[: len(fields) + 1]
+    return message if len(message) == end else message[:end]
 
 
 def _wrong(field: Field, value: object) -> str | None:
