@@ -13,6 +13,7 @@ when every copy has it, and an ``EndCommit`` says later what becomes of it.
 Invariants:
 
 - One group is on its way at a time, so updates apply in the order of the log.
+- What is shared keeps its order, and waits for ``GATHER_S`` at most; what is in haste passes it.
 - A group is applied behind its sync, and answered behind its application.
 - Copies are sent what is appended before it is synced here; they sync it at the same time.
 - After a failed sync nothing is written any more: what was on its way is answered with
@@ -54,8 +55,8 @@ from ..replication.streams import PartitionStream, Streams
 from ..store.store_files import StoreFiles
 from .prepared import ClientCommit, EndCommit, Undecided
 
-GATHER_S = 0.006
-"""Seconds that what others have to store waits for company, while what went before is on its way to
+GATHER_S = 0.01
+"""Seconds that what others have to store waits at most while what went before is on its way to
 them: each group costs a frame and a sync at every copy."""
 COMPANY_S = 0.003
 """Seconds behind answers in which as many commits are expected to come: clients that were answered
@@ -74,7 +75,7 @@ class Haste(IntEnum):
     """How long something waits in the queue of the log."""
 
     COURTESY = 0  # until the next frame, or the next tick
-    SHARED = 1  # for what is on its way to other copies, or ``GATHER_S``
+    SHARED = 1  # for what is on its way to other copies, or for ``GATHER_S``
     AT_ONCE = 2
 
 
@@ -120,6 +121,12 @@ class NodeLog:
         self._pump = pump
         self._gathering = gathering or nullcontext()
         self._queue: list[Commit | _Barrier] = []
+        self._shared: set[Commit] = set()
+        """What is in the queue and waits for company."""
+        self._shared_until: float | None = None
+        """Until when; None before the first of it was seen."""
+        self._waits_for_nothing = False
+        """Whether all that is in the queue is to go."""
         self._in_flight: list[Commit] = []
         self._undecided = Undecided()
         self._after: list[Callable[[], object]] = []
@@ -222,6 +229,8 @@ class NodeLog:
     def put(self, commit: Commit, haste: Haste = Haste.AT_ONCE) -> None:
         """Queue a commit; ``commit.then`` is called when it has been applied, else ``undo``."""
         self.queued_bytes += commit.size
+        if haste is Haste.SHARED:
+            self._shared.add(commit)
         self._enqueue(commit, haste)
 
     def _enqueue(self, entry: Commit | _Barrier, haste: Haste) -> None:
@@ -306,6 +315,7 @@ class NodeLog:
 
         It is never called if the log fails before.
         """
+        self._waits_for_nothing = True
         self._enqueue(_Barrier(then), Haste.AT_ONCE)
 
     async def passed(self) -> None:
@@ -328,6 +338,7 @@ class NodeLog:
     def hurry(self) -> None:
         """Let what is queued wait for nothing more."""
         if self._queue:
+            self._waits_for_nothing = True
             self._hurry(Haste.AT_ONCE)
 
     async def written(self) -> None:
@@ -348,7 +359,7 @@ class NodeLog:
                     await self._pass(first)
                 elif group := self._next_group():
                     await self._carry(group)
-                else:
+                elif self._haste is Haste.AT_ONCE:
                     self._haste = Haste.COURTESY  # all of it waits until this member lets go
             if not self._queue:
                 self._haste = Haste.COURTESY
@@ -361,7 +372,7 @@ class NodeLog:
         First until other copies have what went before, then for those who were answered for that.
         """
         if self._haste == Haste.SHARED and self.undecided:
-            await self._company(trio.current_time() + GATHER_S)
+            await self._company(self._patience())
         if self._haste == Haste.SHARED and len(self._queue) < self._expected:
             self._enough = self._expected
             await self._company(self._answered_at + COMPANY_S)
@@ -477,7 +488,24 @@ class NodeLog:
 
     # -------------------------------------------------------------- one group
 
+    def _shares(self) -> bool:
+        """Tell whether what is shared goes on waiting, though something else is in haste.
+
+        Of what others have to store one group is on its way to them at a time.
+        """
+        if self._waits_for_nothing or not self._shared or not self.undecided:
+            return False
+        return trio.current_time() < self._patience()
+
+    def _patience(self) -> float:
+        """Return until when what is shared waits for what is on its way to others."""
+        if self._shared_until is None:
+            self._shared_until = trio.current_time() + GATHER_S
+        return self._shared_until
+
     def _next_group(self) -> list[Commit]:
+        waiting = self._shared if self._shares() else ()
+        self._waits_for_nothing = False
         size = 0
         group: list[Commit] = []
         left: list[Commit | _Barrier] = []
@@ -485,14 +513,21 @@ class NodeLog:
             if isinstance(commit, _Barrier) or (group and size + commit.size > GROUP_BYTES_MAX):
                 left += self._queue[place:]
                 break
-            if self.held and isinstance(commit, ClientCommit | EndCommit):
+            held = self.held and isinstance(commit, ClientCommit | EndCommit)
+            if held or commit in waiting:
                 left.append(commit)
                 continue
             size += commit.size
             group.append(commit)
         self._queue = left
         self.queued_bytes -= size
-        self._haste = Haste.AT_ONCE if self._queue else Haste.COURTESY
+        self._shared.difference_update(group)
+        if not self._shared:
+            self._shared_until = None
+        if not left:
+            self._haste = Haste.COURTESY
+        else:
+            self._haste = Haste.SHARED if len(left) == len(waiting) else Haste.AT_ONCE
         return group
 
     async def _pass(self, barrier: _Barrier) -> None:

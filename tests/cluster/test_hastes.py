@@ -115,7 +115,10 @@ def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_th
         queue.put(Haste.SHARED, "d")
         assert await queue.after(SOON_S) == ("", 0)
         queue.put(Haste.AT_ONCE, "e")
-        assert await queue.after(SOON_S) == ("de", 1)
+        assert await queue.after(SOON_S) == ("e", 1), "what is in haste takes nobody along"
+        queue.put(Haste.SHARED, "D")
+        queue.log.hurry()
+        assert await queue.after(SOON_S) == ("dD", 1)
         queue.put(Haste.SHARED, "f")
         assert await queue.after(SOON_S) == ("", 0)
         group.release("stored", backup, group.primary)
@@ -123,9 +126,32 @@ def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_th
         await held()
         queue.put(Haste.SHARED, "g")
         assert await queue.after(SOON_S) == ("", 0)
-        assert await queue.after(GATHER_S) == ("g", 1)
+        assert await queue.after(2 * GATHER_S) == ("g", 1)
 
     live(scenario)
+
+
+def test_what_is_shared_is_passed_by_what_is_in_haste_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(group: Group) -> None:
+        queue, backup = await queue_of(group, monkeypatch), group.backups[0]
+        group.hold("stored", backup, group.primary)
+        begun = await group.begin(0, b"pending")
+        await group.pending_at(begun.tx_id, *group.at.names)
+        await queue.after(SOON_S)
+        queue.put(Haste.SHARED, "a")
+        queue.put(Haste.SHARED, "b")
+        carried = ""
+        while "a" not in carried:
+            queue.put(Haste.AT_ONCE, ".")
+            carried += (await queue.after(SOON_S))[0]
+        assert carried in ("....ab.", "....ab", ".....ab.", ".....ab")
+        queue.put(Haste.SHARED, "c")
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        assert await queue.after(SOON_S) == ("c|", 1), "it goes before what is behind it"
+
+    live(scenario, slow_disks=False)
 
 
 def test_what_is_in_haste_does_not_wait_for_what_is_on_its_way_to_others(
