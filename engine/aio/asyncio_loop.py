@@ -76,15 +76,22 @@ class AsyncioLoop:
     def watch(self, socket: int, ready: Callable[[], bool]) -> None:
         """Call ``ready()`` whenever a socket has something to read, until that is False."""
 
+        def begin() -> None:
+            if ready():
+                self.loop.add_reader(socket, look)
+
         def look() -> None:
             goes_on = False
             try:
                 goes_on = ready()
+            except BaseException:
+                self.soon(begin)  # Ctrl-C may have come when all was done
+                raise
             finally:
                 if not goes_on:
                     self.loop.remove_reader(socket)
 
-        self.loop.add_reader(socket, look)
+        begin()
 
     def look_again(self) -> None:
         """Have the loop call what is left, should an interrupt have cut it off."""

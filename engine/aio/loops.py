@@ -66,8 +66,10 @@ class Loop(Protocol):
         """Run a job, which raises nothing, in some thread."""
 
     def watch(self, socket: int, ready: Callable[[], bool], /) -> None:
-        """Call ``ready()`` whenever a socket has something to read, until that is False; in the
-        loop."""
+        """Call ``ready()`` whenever a socket may have something to read, until that is False.
+
+        Called in the loop.  What has returned False once does so for ever.
+        """
 
     async def checkpoint(self) -> None:
         """Let other tasks run, and check for cancellation."""

@@ -20,7 +20,7 @@ Left out: what is asked of whom (``routing``).
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -180,8 +180,10 @@ class Link:
         self._left = left
         self._dialogue = dialogue
         self._connection: LineConnection | None = None
-        self._over = threading.Event()
-        """Nothing more is received."""
+        self._over = allocate_lock()
+        """Held until nothing more is received."""
+        self._over.acquire()
+        self._receives = True
         self._ended_by = "what it received was interrupted"
         self._burst = burst
         self.send = loop.protected(self._send)
@@ -213,7 +215,7 @@ class Link:
             return
         try:
             if self._loop.soon(self._is_made, connection):
-                while not self._over.wait(TICK_S) and not self._loop.has_ended():
+                while not self._over.acquire(timeout=TICK_S) and not self._loop.has_ended():
                     if self.waiting:
                         self._loop.soon(self._look)
         finally:
@@ -254,6 +256,8 @@ class Link:
         If Ctrl-C comes between, some of it may be lost, so this ends the connection.
         """
         goes_on = False
+        if not self._receives:
+            return goes_on
         try:
             assert self._connection is not None
             self._arrived(self._connection.receive_now())
@@ -264,7 +268,8 @@ class Link:
             self._ended_by = reason_of(error)
         finally:
             if not goes_on:
-                self._over.set()
+                self._receives = False
+                self._over.release()
         return goes_on
 
     def _arrived(self, data: bytes) -> None:

@@ -59,8 +59,8 @@ class Field:
     """The types of the items of a column; None if it is not one."""
 
 
-class Fields:
-    """Fields in their order, and whether values are of their types.
+class TypedFields:
+    """TypedFields in their order, and whether values are of their types.
 
     That is looked at in few passes of C, as it is for everything that arrives: the types of all
     values at once, then those of the items of all columns that have the same.
@@ -78,7 +78,7 @@ class Fields:
         self._columns = [(items, picking(found)) for items, found in places.items()]
 
     def __repr__(self) -> str:
-        return f"<Fields {' '.join(field.name for field in self.every)}>"
+        return f"<TypedFields {' '.join(field.name for field in self.every)}>"
 
     def __len__(self) -> int:
         return len(self.every)
@@ -108,7 +108,7 @@ class MessageKind:
     number: int
     name: str
     channel: Channel | Literal["every"]
-    fields: Fields
+    fields: TypedFields
     end: int
     """How many items a message has: the number, then the fields."""
 
@@ -239,9 +239,9 @@ TABLE: tuple[tuple[int, str, Channel | Literal["every"], str], ...] = (
 )  # fmt: skip
 
 
-def typed_fields(text: str) -> Fields:
+def typed_fields(text: str) -> TypedFields:
     """Return the fields in a text such as ``id:int keys:bytes* tag:text?``."""
-    return Fields([*map(_field_of, text.split())])
+    return TypedFields([*map(_field_of, text.split())])
 
 
 def _field_of(text: str) -> Field:

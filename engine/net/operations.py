@@ -50,7 +50,7 @@ class Arguments:
             raise MisunderstoodError(f"{what} has columns of different lengths")
 
     def _out_of_range(self, values: Sequence[Any]) -> str:
-        """Return the name of the first field with a number that is none of ours."""
+        """Return the name of the first field whose number is out of range."""
         return next(
             field.name
             for field, value in zip(self.fields, values, strict=True)

@@ -7,7 +7,7 @@ import errno
 import math
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 from unittest import mock
 
@@ -167,7 +167,7 @@ def test_a_connection_is_closed_behind_the_loop_though_nobody_waits_for_an_answe
 
     link, connection = link_on(ends[0], Ending())
     monkeypatch.setattr(links, "connected", lambda *_: connection)
-    monkeypatch.setattr(links, "TICK_S", 0.0)
+    monkeypatch.setattr(link, "_over", mock.Mock(acquire=mock.Mock(return_value=False)))
     link._live()
     assert looked == ["once more"] * 2
     assert connection.number < 0
@@ -186,9 +186,42 @@ def test_what_is_cut_off_while_it_is_received_ends_the_connection(
     far.send(b"bytes")
     with pytest.raises(KeyboardInterrupt):
         loop.ready()
+    assert not loop.ready()
     link._live()
     assert connection.number < 0
     assert link.reason == "what it received was interrupted"
+
+
+def test_an_interrupt_behind_what_was_received_leaves_it_watched(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = ends
+    heard: list[bytes] = []
+
+    def ready() -> bool:
+        with suppress(BlockingIOError):
+            heard.append(near.recv(10, socket.MSG_DONTWAIT))
+            if heard == [b"a"]:
+                raise KeyboardInterrupt
+        return b"c" not in heard
+
+    async def until(data: bytes) -> None:
+        while data not in heard:
+            await asyncio.sleep(0)
+
+    async def watched() -> None:
+        AsyncioLoop().watch(near.fileno(), ready)
+        far.send(b"a")
+        await until(b"b")
+
+    with closing(asyncio.new_event_loop()) as loop:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(watched())
+        far.send(b"b")
+        loop.run_until_complete(until(b"b"))
+        far.send(b"c")
+        loop.run_until_complete(until(b"c"))
+        assert not loop.remove_reader(near), "it is watched no more"
 
 
 async def test_a_member_that_hangs_up_is_heard_of(
