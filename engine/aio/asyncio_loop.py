@@ -73,25 +73,19 @@ class AsyncioLoop:
         """Tell whether the loop has ended, in any thread."""
         return self.loop.is_closed()
 
-    def watch(self, socket: int, ready: Callable[[], bool]) -> None:
+    def watch(self, socket: int, ready: Callable[[], bool], over: Callable[[], object]) -> None:
         """Call ``ready()`` whenever a socket has something to read, until that is False."""
-
-        def begin() -> None:
-            if ready():
-                self.loop.add_reader(socket, look)
 
         def look() -> None:
             goes_on = False
             try:
                 goes_on = ready()
-            except BaseException:
-                self.soon(begin)  # Ctrl-C may have come when all was done
-                raise
             finally:
                 if not goes_on:
                     self.loop.remove_reader(socket)
+                    over()
 
-        begin()
+        self.loop.add_reader(socket, look)
 
     def look_again(self) -> None:
         """Have the loop call what is left, should an interrupt have cut it off."""

@@ -65,10 +65,12 @@ class Loop(Protocol):
     def start(self, job: Callable[[], None], /) -> None:
         """Run a job, which raises nothing, in some thread."""
 
-    def watch(self, socket: int, ready: Callable[[], bool], /) -> None:
-        """Call ``ready()`` whenever a socket may have something to read, until that is False.
+    def watch(self, socket: int, ready: Callable[[], bool], over: Callable[[], object], /) -> None:
+        """Call ``ready()`` whenever a socket has something to read, until that is False; in the
+        loop.
 
-        Called in the loop.  What has returned False once does so for ever.
+        Then ``over()`` is called, and also if a signal or the end of the loop comes between; not by
+        a loop that is closed.
         """
 
     async def checkpoint(self) -> None:

@@ -66,16 +66,21 @@ class TrioLoop:
         return False
 
     @staticmethod
-    def watch(socket: int, ready: Callable[[], bool]) -> None:
+    def watch(socket: int, ready: Callable[[], bool], over: Callable[[], object]) -> None:
         """Call ``ready()`` whenever a socket has something to read, until that is False."""
 
         async def look() -> None:
-            while True:
+            try:
                 await wait_readable(socket)
-                if not ready():
-                    return
+                while ready():
+                    await wait_readable(socket)
+            finally:  # at the end of a run before generators end that are left
+                over()
 
-        spawn_system_task(look)
+        try:
+            spawn_system_task(look)
+        except RuntimeError:  # that end has come
+            over()
 
     @staticmethod
     def start(job: Callable[[], None]) -> None:

@@ -240,7 +240,7 @@ class Link:
 
     def _is_made(self, connection: LineConnection) -> None:
         self._connection = connection
-        self._loop.watch(connection.number, self._readable)
+        self._loop.watch(connection.number, self._readable, self._heard_all)
         if self._closed:
             connection.shut()
         self.made.come()
@@ -251,26 +251,22 @@ class Link:
         self.ended.come()
 
     def _readable(self) -> bool:
-        """Take what has arrived; tell whether more may come.
-
-        If Ctrl-C comes between, some of it may be lost, so this ends the connection.
-        """
-        goes_on = False
-        if not self._receives:
-            return goes_on
+        """Take what has arrived; tell whether more may come."""
+        assert self._connection is not None
         try:
-            assert self._connection is not None
             self._arrived(self._connection.receive_now())
-            goes_on = True
         except BlockingIOError:
-            goes_on = True
+            return True
         except OSError as error:
             self._ended_by = reason_of(error)
-        finally:
-            if not goes_on:
-                self._receives = False
-                self._over.release()
-        return goes_on
+            return False
+        return not self._closed
+
+    def _heard_all(self) -> None:
+        """End, as nothing more is received; what Ctrl-C came between may have been lost."""
+        if self._receives:
+            self._receives = False
+            self._over.release()
 
     def _arrived(self, data: bytes) -> None:
         try:

@@ -126,7 +126,7 @@ class NodeLog:
         self._shared_until: float | None = None
         """Until when; None before the first of it was seen."""
         self._waits_for_nothing = False
-        """Whether all that is in the queue is to go."""
+        """Whether all of that is to go, for something that is behind it."""
         self._in_flight: list[Commit] = []
         self._undecided = Undecided()
         self._after: list[Callable[[], object]] = []
@@ -315,7 +315,7 @@ class NodeLog:
 
         It is never called if the log fails before.
         """
-        self._waits_for_nothing = True
+        self._wait_for_nothing()
         self._enqueue(_Barrier(then), Haste.AT_ONCE)
 
     async def passed(self) -> None:
@@ -338,7 +338,7 @@ class NodeLog:
     def hurry(self) -> None:
         """Let what is queued wait for nothing more."""
         if self._queue:
-            self._waits_for_nothing = True
+            self._wait_for_nothing()
             self._hurry(Haste.AT_ONCE)
 
     async def written(self) -> None:
@@ -488,6 +488,9 @@ class NodeLog:
 
     # -------------------------------------------------------------- one group
 
+    def _wait_for_nothing(self) -> None:
+        self._waits_for_nothing = self._waits_for_nothing or bool(self._shared)
+
     def _shares(self) -> bool:
         """Tell whether what is shared goes on waiting, though something else is in haste.
 
@@ -505,7 +508,6 @@ class NodeLog:
 
     def _next_group(self) -> list[Commit]:
         waiting = self._shared if self._shares() else ()
-        self._waits_for_nothing = False
         size = 0
         group: list[Commit] = []
         left: list[Commit | _Barrier] = []
@@ -523,7 +525,7 @@ class NodeLog:
         self.queued_bytes -= size
         self._shared.difference_update(group)
         if not self._shared:
-            self._shared_until = None
+            self._shared_until, self._waits_for_nothing = None, False
         if not left:
             self._haste = Haste.COURTESY
         else:

@@ -150,6 +150,18 @@ def test_what_is_shared_is_passed_by_what_is_in_haste_but_not_for_ever(
         queue.put(Haste.SHARED, "c")
         queue.log.put_barrier(lambda: queue.carried.append("|"))
         assert await queue.after(SOON_S) == ("c|", 1), "it goes before what is behind it"
+        queue.put(Haste.SHARED, "d")
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        queue.put(Haste.SHARED, "e")
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        assert await queue.after(SOON_S) == ("d|e|", 2), "whatever comes between"
+        queue.put(Haste.SHARED, "f", size=GROUP_BYTES_MAX)
+        queue.put(Haste.SHARED, "g", size=GROUP_BYTES_MAX)
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        assert await queue.after(SOON_S) == ("fg|", 2), "in however many groups"
+        queue.log.put_barrier(lambda: queue.carried.append("|"))
+        queue.put(Haste.SHARED, "h")
+        assert await queue.after(SOON_S) == ("|", 0), "nothing is behind that"
 
     live(scenario, slow_disks=False)
 

@@ -6,8 +6,8 @@ import asyncio
 import errno
 import math
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
 from typing import Any
 from unittest import mock
 
@@ -41,8 +41,17 @@ class Inline:
     def start(self, job: Callable[[], None], /) -> None:
         job()
 
-    def watch(self, socket: int, ready: Callable[[], bool], /) -> None:
-        self.ready = ready
+    def watch(self, socket: int, ready: Callable[[], bool], over: Callable[[], object], /) -> None:
+        def look() -> bool:
+            goes_on = False
+            try:
+                goes_on = ready()
+            finally:
+                if not goes_on:
+                    over()
+            return goes_on
+
+        self.look = look
 
     def protected(self, function: Any) -> Any:
         return function
@@ -181,47 +190,63 @@ def test_what_is_cut_off_while_it_is_received_ends_the_connection(
     loop = Inline()
     link, connection = link_on(near, loop)
     monkeypatch.setattr(links, "connected", lambda *_: connection)
-    assert loop.ready(), "there is nothing yet"
+    assert loop.look(), "there is nothing yet"
     monkeypatch.setattr(link, "_arrived", mock.Mock(side_effect=KeyboardInterrupt))
     far.send(b"bytes")
     with pytest.raises(KeyboardInterrupt):
-        loop.ready()
-    assert not loop.ready()
+        loop.look()
     link._live()
     assert connection.number < 0
     assert link.reason == "what it received was interrupted"
 
 
-def test_an_interrupt_behind_what_was_received_leaves_it_watched(
+def test_what_an_interrupt_ends_in_a_loop_is_over(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
+    """Else nobody reads, and nobody knows."""
     near, far = ends
-    heard: list[bytes] = []
-
-    def ready() -> bool:
-        with suppress(BlockingIOError):
-            heard.append(near.recv(10, socket.MSG_DONTWAIT))
-            if heard == [b"a"]:
-                raise KeyboardInterrupt
-        return b"c" not in heard
-
-    async def until(data: bytes) -> None:
-        while data not in heard:
-            await asyncio.sleep(0)
+    over: list[str] = []
 
     async def watched() -> None:
-        AsyncioLoop().watch(near.fileno(), ready)
+        ready = mock.Mock(side_effect=KeyboardInterrupt)
+        AsyncioLoop().watch(near.fileno(), ready, lambda: over.append("over"))
         far.send(b"a")
-        await until(b"b")
+        while True:
+            await asyncio.sleep(0)
 
     with closing(asyncio.new_event_loop()) as loop:
+        task = loop.create_task(watched())
         with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(watched())
-        far.send(b"b")
-        loop.run_until_complete(until(b"b"))
-        far.send(b"c")
-        loop.run_until_complete(until(b"c"))
+            loop.run_until_complete(task)
+        assert over == ["over"]
         assert not loop.remove_reader(near), "it is watched no more"
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(task)
+
+
+def test_with_a_run_of_trio_ends_what_it_watches(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """Generators that are left end behind that, and may wait for the connection to end."""
+    over: list[str] = []
+
+    async def left() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            assert over == ["first"]
+            TrioLoop.watch(ends[1].fileno(), lambda: True, lambda: over.append("second"))
+
+    async def main() -> None:
+        TrioLoop.watch(ends[0].fileno(), lambda: True, lambda: over.append("first"))
+        rows = left()
+        kept.append(rows)
+        await anext(rows)
+
+    kept: list[AsyncIterator[None]] = []
+    trio.run(main)
+    assert over == ["first", "second"]
 
 
 async def test_a_member_that_hangs_up_is_heard_of(
@@ -234,7 +259,7 @@ async def test_a_member_that_hangs_up_is_heard_of(
     waiting = link.ask("get", [b"key"], 1.0)
     far.recv(100)
     far.close()
-    assert not loop.ready()
+    assert not loop.look()
     link._live()
     assert await link.answer(waiting, taken_back=True) == Broke(CLOSED, 0.0)
 
