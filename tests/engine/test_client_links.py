@@ -249,6 +249,17 @@ def test_with_a_run_of_trio_ends_what_it_watches(
     assert over == ["first", "second"]
 
 
+def test_behind_what_is_no_frame_nothing_more_is_received(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    near, far = ends
+    loop = Inline()
+    link, _ = link_on(near, loop)
+    far.send(b"\xff" * 8)
+    assert not loop.look()
+    assert link.reason is not None
+
+
 async def test_a_member_that_hangs_up_is_heard_of(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,6 +92,16 @@ def test_a_field_of_another_type_is_refused_by_name(kind: MessageKind) -> None:
             checked_message(message, channel_of(kind))
 
 
+@ALL_KINDS
+def test_an_item_of_another_type_is_refused_in_every_column(kind: MessageKind) -> None:
+    for at, field in enumerate(kind.fields, 1):
+        message = example_of(kind)
+        if field.items is not None:
+            message[at] = [*message[at], object()]
+            with pytest.raises(FrameError, match=f"^{kind.name}: {field.name} has to be "):
+                checked_message(message, channel_of(kind))
+
+
 @pytest.mark.parametrize(
     ("message", "channel", "text"),
     [
