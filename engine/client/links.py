@@ -183,8 +183,8 @@ class Link:
         self._over = allocate_lock()
         """Held until nothing more is received."""
         self._over.acquire()
-        self._receives = True
         self._ended_by = "what it received was interrupted"
+        """Why, if nothing else was the reason: Ctrl-C, or the end of the loop."""
         self._burst = burst
         self.send = loop.protected(self._send)
         self._sleep = loop.protected(self._slept)
@@ -240,7 +240,7 @@ class Link:
 
     def _is_made(self, connection: LineConnection) -> None:
         self._connection = connection
-        self._loop.watch(connection.number, self._readable, self._heard_all)
+        self._loop.watch(connection.number, self._readable, self._over.release)
         if self._closed:
             connection.shut()
         self.made.come()
@@ -261,12 +261,6 @@ class Link:
             self._ended_by = reason_of(error)
             return False
         return not self._closed
-
-    def _heard_all(self) -> None:
-        """End, as nothing more is received; what Ctrl-C came between may have been lost."""
-        if self._receives:
-            self._receives = False
-            self._over.release()
 
     def _arrived(self, data: bytes) -> None:
         try:

@@ -54,6 +54,15 @@ async def queue_of(group: Group, patch: pytest.MonkeyPatch) -> Queue:
     return Queue(group.at.member(group.primary).log)
 
 
+async def hold_back(group: Group, queue: Queue) -> None:
+    """Let a backup have something that the primary does not hear of."""
+    group.hold("stored", group.backups[0], group.primary)
+    begun = await group.begin(0, b"pending")
+    await group.pending_at(begun.tx_id, *group.at.names)
+    await queue.after(SOON_S)
+    assert queue.log.undecided
+
+
 def test_what_is_in_no_haste_goes_with_the_next_group(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(group: Group) -> None:
         queue = await queue_of(group, monkeypatch)
@@ -97,16 +106,9 @@ def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_th
     async def scenario(group: Group) -> None:
         queue, backup = await queue_of(group, monkeypatch), group.backups[0]
 
-        async def held() -> None:
-            group.hold("stored", backup, group.primary)
-            begun = await group.begin(0, b"pending")
-            await group.pending_at(begun.tx_id, *group.at.names)
-            await queue.after(SOON_S)
-            assert queue.log.undecided
-
         queue.put(Haste.SHARED, "a")
         assert await queue.after(SOON_S) == ("a", 1), "nothing is on its way"
-        await held()
+        await hold_back(group, queue)
         queue.put(Haste.SHARED, "b")
         assert await queue.after(SOON_S) == ("", 0)
         queue.put(Haste.SHARED, "c")
@@ -123,7 +125,7 @@ def test_what_others_store_waits_for_company_while_something_is_on_its_way_to_th
         assert await queue.after(SOON_S) == ("", 0)
         group.release("stored", backup, group.primary)
         assert await queue.after(SOON_S) == ("f", 1), "nothing is on its way any more"
-        await held()
+        await hold_back(group, queue)
         queue.put(Haste.SHARED, "g")
         assert await queue.after(SOON_S) == ("", 0)
         assert await queue.after(2 * GATHER_S) == ("g", 1)
@@ -135,11 +137,8 @@ def test_what_is_shared_is_passed_by_what_is_in_haste_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(group: Group) -> None:
-        queue, backup = await queue_of(group, monkeypatch), group.backups[0]
-        group.hold("stored", backup, group.primary)
-        begun = await group.begin(0, b"pending")
-        await group.pending_at(begun.tx_id, *group.at.names)
-        await queue.after(SOON_S)
+        queue = await queue_of(group, monkeypatch)
+        await hold_back(group, queue)
         queue.put(Haste.SHARED, "a")
         queue.put(Haste.SHARED, "b")
         carried = ""
@@ -170,11 +169,8 @@ def test_what_is_in_haste_does_not_wait_for_what_is_on_its_way_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(group: Group) -> None:
-        queue, backup = await queue_of(group, monkeypatch), group.backups[0]
-        group.hold("stored", backup, group.primary)
-        begun = await group.begin(0, b"pending")
-        await group.pending_at(begun.tx_id, *group.at.names)
-        await queue.after(SOON_S)
+        queue = await queue_of(group, monkeypatch)
+        await hold_back(group, queue)
         queue.put(Haste.AT_ONCE, "a")
         assert await queue.after(SOON_S) == ("a", 1)
         assert queue.log.undecided
@@ -231,10 +227,7 @@ def test_who_was_answered_together_is_waited_for(monkeypatch: pytest.MonkeyPatch
             queue.put(Haste.SHARED, name)
             await trio.sleep(SOON_S)
         assert await queue.after(SOON_S) == ("jk", 1)
-        group.hold("stored", backup, group.primary)
-        begun = await group.begin(0, b"pending")
-        await group.pending_at(begun.tx_id, *group.at.names)
-        await queue.after(SOON_S)
+        await hold_back(group, queue)
         for name in "lm":
             queue.put(Haste.SHARED, name)
             assert await queue.after(SOON_S) == ("", 0), "so many are waited for no more"
@@ -247,11 +240,8 @@ def test_one_copy_of_two_that_has_what_is_on_its_way_ends_no_wait(
 ) -> None:
     async def scenario(group: Group) -> None:
         queue = await queue_of(group, monkeypatch)
-        for backup in group.backups:
-            group.hold("stored", backup, group.primary)
-        begun = await group.begin(0, b"pending")
-        await group.pending_at(begun.tx_id, *group.at.names)
-        await queue.after(SOON_S)
+        group.hold("stored", group.backups[1], group.primary)
+        await hold_back(group, queue)
         queue.put(Haste.SHARED, "a")
         assert await queue.after(SOON_S) == ("", 0)
         group.release("stored", group.backups[0], group.primary)
